@@ -78,7 +78,13 @@ def test_entry_points_name_loss_factories():
 def test_the_command_is_installed_and_says_what_it_does(tmp_path: Path):
     command = Path(sys.executable).with_name("remat-lab")
     done = subprocess.run(
-        [command, "--help"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300, env={**os.environ, "COLUMNS": "120"}
+        [command, "--help"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env={**os.environ, "COLUMNS": "120"},
     )
     assert done.returncode == 0, done.stderr
     assert "compare" in done.stdout

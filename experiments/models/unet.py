@@ -1,0 +1,85 @@
+"""A U-Net: values of the way down are read again, late, on the way up."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+
+from experiments.models.arguments import floats, integers, key
+from experiments.models.model import Loss, Model
+
+
+class Block(nn.Module):
+    """[batch, height, width, any] to [batch, height, width, channels]."""
+
+    channels: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Two convolutions, each followed by group norm and ReLU."""
+        for i in range(2):
+            x = nn.Conv(self.channels, (3, 3), use_bias=False, name=f"conv{i}")(x)
+            x = nn.relu(nn.GroupNorm(math.gcd(8, self.channels), name=f"norm{i}")(x))
+        return x
+
+
+class UNet(nn.Module):
+    """Images [batch, height, width, 3] to logits [batch, height, width, classes]."""
+
+    levels: int
+    width: int
+    classes: int
+    block: Any = Block
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Halves the image `levels` times and doubles it again, joining what each level left behind."""
+        skips = []
+        for i in range(self.levels):
+            x = self.block(self.width * 2**i, name=f"down{i}")(x)
+            skips.append(x)
+            x = nn.max_pool(x, (2, 2), (2, 2))
+        x = self.block(self.width * 2**self.levels, name="bottom")(x)
+        for i in reversed(range(self.levels)):
+            x = nn.ConvTranspose(self.width * 2**i, (2, 2), (2, 2), name=f"enlarge{i}")(x)
+            x = self.block(self.width * 2**i, name=f"up{i}")(jnp.concatenate([skips[i], x], axis=-1))
+        return nn.Conv(self.classes, (1, 1), name="head")(x)
+
+
+def loss(*, levels: int = 3, batch: int = 8, image: int = 64, width: int = 16, classes: int = 4) -> Model:
+    """Cross-entropy of each pixel's class: `loss(params, x, labels)`.
+
+    Args:
+        levels: how often the image is halved.
+        batch: number of images.
+        image: pixels along a side; divisible by 2**levels.
+        width: channels at full size, doubled at each level.
+        classes: number of labels.
+
+    Raises:
+        ValueError: if a number is not positive, or the image cannot be halved that often.
+    """
+    if min(levels, batch, image, width, classes) < 1:
+        raise ValueError(
+            f"levels={levels}, batch={batch}, image={image}, width={width}, classes={classes}: each must be at least 1"
+        )
+    if image % 2**levels:
+        raise ValueError(f"image={image} cannot be halved {levels} times: use a multiple of {2**levels}, or fewer levels")
+
+    def build(block: Any) -> Loss:
+        network = UNet(levels, width, classes, block)
+
+        def unet_loss(params: Any, x: jax.Array, labels: jax.Array) -> jax.Array:
+            logits = network.apply({"params": params}, x)
+            return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+        return unet_loss
+
+    x = floats(batch, image, image, 3)
+    params = jax.eval_shape(UNet(levels, width, classes).init, key(), x)["params"]
+    return Model(build(Block), (params, x, integers(batch, image, image)), lambda t: build(t(Block)), classes=classes)
