@@ -53,8 +53,7 @@ def _name(path: tuple[Any, ...]) -> str:
 
 def _array(name: str, leaf: Any, rng: np.random.Generator, classes: int) -> jax.Array:
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        keys = jax.random.split(jax.random.key(int(rng.integers(2**31))), leaf.shape)
-        return keys
+        return jax.random.split(jax.random.key(int(rng.integers(2**31))), leaf.shape)
     if leaf.dtype == jnp.bool_:
         return jnp.asarray(rng.integers(2, size=leaf.shape), leaf.dtype)
     if jnp.issubdtype(leaf.dtype, jnp.integer):
