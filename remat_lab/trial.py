@@ -1,0 +1,180 @@
+"""One strategy's program on trial: compiled, run once against plain JAX, and timed beside the others."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+
+from remat_lab.comparison import Row
+from remat_lab.measure import SCHEDULERS, Compiled, compile_program, time_alternated
+from remat_lab.plan import Plan
+from remat_lab.verify import largest_difference
+
+Report = Callable[[str, int, int], None]
+Function = Callable[..., Any]
+
+
+class Reporter:
+    """Counts the parts of the work that are done."""
+
+    def __init__(self, progress: Report | None, total: int):
+        self._progress, self._total, self._done = progress, total, 0
+
+    def start(self, message: str) -> None:
+        """Says what is being done now."""
+        if self._progress is not None:
+            self._progress(message, self._done, self._total)
+
+    def finish(self) -> None:
+        """Counts one part as done."""
+        self._done += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What all rows share."""
+
+    loss: Function
+    args: tuple[Any, ...]
+    real_args: tuple[Any, ...]
+    blocks: Callable[[Function], Function] | None
+    argnums: int | tuple[int, ...]
+    has_aux: bool
+    report: Reporter
+
+    @property
+    def schedulers(self) -> dict[str, dict[str, Any]]:
+        """Compiler options to try: XLA's CPU backend has two schedulers, others refuse the option."""
+        return dict(SCHEDULERS) if jax.default_backend() == "cpu" else {"default": {}}
+
+    def differentiate(self, loss: Function) -> Function:
+        """The step that every row compiles, for an ordinary loss."""
+        return jax.value_and_grad(loss, self.argnums, has_aux=self.has_aux)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A row in the making."""
+
+    row: Row
+    function: Function | None = None
+    plan: Plan | None = None
+    compiled: Compiled | None = None
+
+
+def compile_row(job: Job, entry: Entry) -> Entry:
+    """Compiles a row under its own options, and under each scheduler for its temp bytes."""
+    if entry.function is None:
+        job.report.finish()
+        return entry
+    row, options = entry.row, dict(entry.row.compiler_options)
+    job.report.start(f"compile {row.strategy}")
+    try:
+        own = compile_program(entry.function, *job.args, compiler_options=options)
+    except Exception as error:
+        if row.family == "plain":
+            raise
+        return replace(entry, row=failed(row, error), function=None)
+    finally:
+        job.report.finish()
+    temps: dict[str, int | None] = {}
+    for name, other in job.schedulers.items():
+        try:
+            found = own if other == options else compile_program(entry.function, *job.args, compiler_options=other)
+            temps[name] = found.temp_bytes
+        except Exception:
+            temps[name] = None
+    row = replace(
+        row,
+        compiled_temp_bytes=own.temp_bytes,
+        compiled_temp_by_scheduler=temps,
+        argument_bytes=own.argument_bytes,
+        output_bytes=own.output_bytes,
+        compiled_flops=own.flops,
+        compile_seconds=own.seconds,
+    )
+    return replace(entry, row=row, compiled=own)
+
+
+class References:
+    """Plain JAX's results, once per set of compiler options."""
+
+    def __init__(self, job: Job, plain: Entry):
+        self._job, self._plain = job, plain
+        self._found: dict[tuple[tuple[str, str], ...], Any] = {}
+
+    def under(self, options: Mapping[str, Any]) -> Any:
+        """(value, gradients) of plain JAX compiled with these options."""
+        key = tuple(sorted((name, repr(value)) for name, value in options.items()))
+        if key not in self._found:
+            compiled = self._plain.compiled
+            if compiled is None or options != self._plain.row.compiler_options:
+                function = self._job.differentiate(self._job.loss)
+                compiled = compile_program(function, *self._job.args, compiler_options=dict(options))
+            self._found[key] = jax.block_until_ready(compiled.call(*self._job.real_args))
+        return self._found[key]
+
+
+def check_row(job: Job, entry: Entry, references: References) -> Entry:
+    """Runs a row once and compares it with plain JAX."""
+    job.report.start(f"check {entry.row.strategy}")
+    try:
+        if entry.compiled is None:
+            return entry
+        value, grads = entry.compiled.call(*job.real_args)
+        expected_value, expected_grads = references.under(entry.row.compiler_options)
+        of_grads = largest_difference(expected_grads, grads)
+        of_value = largest_difference(expected_value, value)
+    except Exception as error:
+        if entry.row.family == "plain":
+            raise
+        return replace(entry, row=failed(entry.row, error), compiled=None)
+    finally:
+        job.report.finish()
+    row = replace(
+        entry.row,
+        max_grad_difference=of_grads.absolute,
+        max_grad_relative_difference=of_grads.relative,
+        max_value_difference=of_value.absolute,
+    )
+    return replace(entry, row=row)
+
+
+def time_rows(job: Job, entries: list[Entry], rounds: int) -> list[Row]:
+    """Times all rows in alternation, and fills in what is relative to plain JAX."""
+    thunks = {e.row.strategy: partial(e.compiled.call, *job.real_args) for e in entries if e.compiled is not None}
+
+    def say(done: int, total: int) -> None:
+        job.report.start(f"time {len(thunks)} programs in alternation, round {done} of {total}")
+        job.report.finish()
+
+    seconds = time_alternated(thunks, rounds=rounds, progress=say) if rounds > 0 else {}
+    plain = entries[0]
+    base_flops = plain.compiled.flops if plain.compiled is not None else None
+    rows: list[Row] = []
+    for entry in entries:
+        row, mine = entry.row, seconds.get(entry.row.strategy)
+        if row.compiled_flops is not None and base_flops:
+            row = replace(row, compiled_extra_flops_ratio=row.compiled_flops / base_flops - 1)
+        if mine:
+            ratios = sorted(a / b for a, b in zip(mine, seconds[plain.row.strategy], strict=True))
+            first, _, third = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
+            row = replace(
+                row,
+                step_seconds=statistics.median(mine),
+                step_time_ratio=statistics.median(ratios),
+                step_time_ratio_quartiles=(first, third),
+            )
+        rows.append(row)
+    return rows
+
+
+def failed(row: Row, error: Exception) -> Row:
+    """The row of a strategy that raised."""
+    text = str(error).strip()
+    return replace(row, status="failed", reason=f"{type(error).__name__}: {text.splitlines()[0] if text else 'no message'}")
