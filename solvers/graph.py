@@ -240,7 +240,9 @@ def _node_from_json(v: int, row: Any) -> Node:
         raise InvalidGraph(f"node {v} has deps {row['deps']!r}: a list of node positions")
     unknown = set(row) - {"name", "cost", "size", "deps", *_OPTIONAL}
     if unknown:
-        raise InvalidGraph(f"node {v} has unknown fields {sorted(unknown)}: known are name, cost, size, deps, {', '.join(_OPTIONAL)}")
+        raise InvalidGraph(
+            f"node {v} has unknown fields {sorted(unknown)}: known are name, cost, size, deps, {', '.join(_OPTIONAL)}"
+        )
     for key in ("recomputable", "backward", "external"):
         if not isinstance(row.get(key, False), bool):
             raise InvalidGraph(f"node {v} has {key} {row[key]!r}: true or false")

@@ -70,7 +70,7 @@ class Schedule:
                     )
                 last[alive[u]][u] = p
             written = graph.written(v)
-            last.append({w: p for w in written})
+            last.append(dict.fromkeys(written, p))
             alive.update((w, p) for w in written)
         for o in graph.outputs:
             if o not in alive:
