@@ -11,8 +11,14 @@ from solvers.errors import InvalidBudget
 
 UNITS = {
     "B": 1,
-    **{"kB": 1000, "MB": 1000**2, "GB": 1000**3, "TB": 1000**4},
-    **{"KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "TiB": 1024**4},
+    "kB": 1000,
+    "MB": 1000**2,
+    "GB": 1000**3,
+    "TB": 1000**4,
+    "KiB": 1024,
+    "MiB": 1024**2,
+    "GiB": 1024**3,
+    "TiB": 1024**4,
 }
 _BY_LOWER_CASE = {unit.lower(): factor for unit, factor in UNITS.items()}
 _NUMBER = re.compile(r"(?P<number>[+-]?(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(?P<unit>%|[A-Za-z]*)")

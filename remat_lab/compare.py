@@ -9,11 +9,16 @@ from typing import Any
 
 from remat_lab import environment
 from remat_lab.arguments import is_concrete, materialise
+from remat_lab.budget import parse_budget
 from remat_lab.comparison import Comparison, Row, Timeline
+from remat_lab.errors import InvalidArgument, RematLabError
+from remat_lab.fuse import CostRule
 from remat_lab.plan import Plan, plan
 from remat_lab.strategies import Budget, Strategy, block_transform, select
+from remat_lab.summary import describe_progress
 from remat_lab.trial import Entry, Function, Job, References, Report, Reporter, check_row, compile_row, failed, time_rows
-from solvers.errors import InfeasibleBudget, InvalidBudget, SolverError
+from solvers import available
+from solvers.errors import InfeasibleBudget, InvalidBudget
 from solvers.solution import Progress
 
 
@@ -24,6 +29,7 @@ def compare(
     budgets: Iterable[Budget] = (0.7, 0.5, 0.3),
     strategies: Iterable[str] | None = None,
     solver: str = "auto",
+    costs: str | CostRule = "roofline",
     argnums: int | tuple[int, ...] = 0,
     has_aux: bool = False,
     real_args: tuple[Any, ...] | None = None,
@@ -49,6 +55,7 @@ def compare(
         budgets: budgets of the optimal plans, in the forms of `plan`.
         strategies: which rows: names as in the result, "optimal" for all budgets, "optimal@0.4" for one; None for all.
         solver: the solver of the optimal plans.
+        costs: what the plans minimise, as for `plan`.
         argnums: which arguments to differentiate.
         has_aux: whether the loss returns `(value, aux)`.
         real_args: what to run on; None to make arrays from the seed, see `arguments.materialise`.
@@ -64,14 +71,21 @@ def compare(
         One row per strategy, plain JAX first.
 
     Raises:
-        RematLabError: if the loss cannot be planned at all, or a strategy's name is unknown.
+        RematLabError: if the loss cannot be planned at all, or a strategy or solver is unknown.
         InvalidBudget: if a budget is not one.
         InfeasibleBudget: only if `strict`.
     """
+    if solver not in available():
+        raise InvalidArgument(f"there is no solver {solver!r}: choose one of {', '.join(available())}")
+    if rounds < 0:
+        raise InvalidArgument(f"rounds is {rounds}: zero (no timings) or more")
     chosen = select(strategies, budgets, solver)
+    for strategy in chosen:
+        if strategy.budget is not None:
+            parse_budget(strategy.budget, keep_all_peak=1 << 40)  # whether it is one: before the work, not in the middle
     runnable = real_args if real_args is not None else args if is_concrete(args) else materialise(args, seed)
     job = Job(loss, args, runnable, blocks, argnums, has_aux, Reporter(progress, 3 * len(chosen) + max(rounds, 0)))
-    make = partial(plan, check="planned", seed=seed, time_limit=time_limit, workers=workers)
+    make = partial(plan, costs=costs, seed=seed, time_limit=time_limit, workers=workers)
     entries = [_prepare(job, strategy, make, strict) for strategy in chosen]
     entries = [compile_row(job, entry) for entry in entries]
     references = References(job, entries[0])
@@ -80,6 +94,7 @@ def compare(
     settings = {
         "budgets": [str(strategy.budget) for strategy in chosen if strategy.family == "optimal"],
         "solver": solver,
+        "costs": costs if isinstance(costs, str) else getattr(costs, "__name__", "a function"),
         "seed": seed,
         "rounds": rounds,
         "time_limit": time_limit,
@@ -108,7 +123,7 @@ def _prepare(job: Job, strategy: Strategy, make: Callable[..., Plan], strict: bo
             return Entry(row, job.differentiate(job.blocks(block_transform(strategy.policy))))
 
         def say(now: Progress) -> None:
-            job.report.start(f"plan {strategy.name}: {now.solver}, cost {now.cost:.4g}, bound {now.lower_bound:.4g}")
+            job.report.start(describe_progress(f"plan {strategy.name}", now))
 
         made = make(
             job.loss,
@@ -124,9 +139,11 @@ def _prepare(job: Job, strategy: Strategy, make: Callable[..., Plan], strict: bo
         if strict:
             raise
         return Entry(replace(row, status="infeasible", reason=str(error)))
-    except InvalidBudget:
-        raise
-    except SolverError as error:
+    except (InvalidBudget, RematLabError):
+        raise  # about the loss or the call, not about this strategy
+    except Exception as error:
+        if strategy.family == "plain":
+            raise
         return Entry(failed(row, error))
     finally:
         job.report.finish()
@@ -144,6 +161,7 @@ def _planned(row: Row, made: Plan) -> Row:
         planned_extra_flops_ratio=predicted.extra_flops_ratio,
         compiler_options=dict(made.compiler_options),
         cost=solution.cost,
+        planned_extra_cost_ratio=solution.overhead,
         lower_bound=solution.lower_bound,
         planned_bound_ratio=solution.lower_bound / base - 1 if base else None,
         gap=solution.gap,

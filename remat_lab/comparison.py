@@ -48,10 +48,13 @@ class Row:
         step_seconds: median of the timed rounds.
         step_time_ratio: median over rounds of the time relative to plain JAX in the same round.
         step_time_ratio_quartiles: first and third quartile of these.
-        max_grad_difference: largest absolute difference of any gradient from plain JAX under the same compiler options.
-        max_grad_relative_difference: the same relative to the leaf's largest entry, as `verify` defines it.
+        max_grad_difference: largest absolute difference of any gradient from plain JAX under the same compiler options; None
+            with a reason where it is not finite.
+        max_grad_relative_difference: the same relative to the leaf's largest magnitude.
         max_value_difference: as `max_grad_difference`, of the loss (and aux).
-        cost: the plan's cost, in the unit of the planner's costs.
+        bitwise_equal: whether values and gradients have the same bytes.
+        cost: the plan's cost, in the unit of the planner's costs (`plan`'s option `costs`).
+        planned_extra_cost_ratio: cost of recomputation over that of computing everything once.
         lower_bound: no plan within the budget costs less, relative to `scope`.
         planned_bound_ratio: the bound over the cost of computing everything once, minus 1.
         gap: (cost - lower_bound) / cost of computing everything once.
@@ -82,7 +85,9 @@ class Row:
     max_grad_difference: float | None = None
     max_grad_relative_difference: float | None = None
     max_value_difference: float | None = None
+    bitwise_equal: bool | None = None
     cost: float | None = None
+    planned_extra_cost_ratio: float | None = None
     lower_bound: float | None = None
     planned_bound_ratio: float | None = None
     gap: float | None = None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Json = Mapping[str, Any]
-WIDE = 140  # columns of text that goes to a file; the table is shown in two parts where it does not fit
+WIDE = 150  # columns of text that goes to a file; the table is shown in two parts where it does not fit
 
 
 class Column(NamedTuple):
@@ -114,8 +114,9 @@ def _columns(data: Json) -> list[Column]:
         Column("FLOPs\nplanned", "work", field("planned_extra_flops_ratio", percent)),
         Column("FLOPs\ncompiled", "work", field("compiled_extra_flops_ratio", percent)),
         Column("step\ntime", "work", field("step_time_ratio", lambda ratio: percent(ratio, sign=False, digits=0))),
-        Column("gradient\ndifference", "work", field("max_grad_difference", difference)),
+        Column("gradient\ndifference", "work", lambda row: difference(row["max_grad_difference"], row["bitwise_equal"])),
         Column("\nstatus", "work", field("status", lambda status: status or NOTHING)),
+        Column("cost\nplanned", "work", field("planned_extra_cost_ratio", percent)),
         Column("lower\nbound", "work", field("planned_bound_ratio", percent)),
         Column("plan\ns", "work", field("plan_seconds", seconds)),
         Column("compile\ns", "work", field("compile_seconds", seconds)),
@@ -159,7 +160,8 @@ def _setting(data: Json) -> str:
 def _notes(data: Json) -> list[RenderableType]:
     rows = data["rows"]
     notes = [
-        "Memory in MB (10^6 bytes). FLOPs are extra ones: planned and bound over computing all once, compiled over plain JAX."
+        "Memory in MB (10^6 bytes). FLOPs, cost and bound are extra: planned over computing all once, compiled over plain JAX.",
+        "Cost is what the planner minimises (roofline seconds, unless told otherwise); the lower bound is on it.",
     ]
     plain = rows[0]
     if plain.get("step_seconds") is not None:
@@ -175,5 +177,5 @@ def _notes(data: Json) -> list[RenderableType]:
         names = [row["strategy"] for row in rows if row["compiler_options"] == option]
         given = ", ".join(f"{key}={value}" for key, value in option.items())
         notes.append(f"Compiled with {given}: {', '.join(names)}.")
-    notes += [f"{row['strategy']}: {row['status']}, {row['reason']}" for row in rows if row["reason"]]
+    notes += [f"{row['strategy']}: {row['status'] or 'measured'}, {row['reason']}" for row in rows if row["reason"]]
     return list(notes)

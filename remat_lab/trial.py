@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -138,11 +139,18 @@ def check_row(job: Job, entry: Entry, references: References) -> Entry:
         job.report.finish()
     row = replace(
         entry.row,
-        max_grad_difference=of_grads.absolute,
-        max_grad_relative_difference=of_grads.relative,
-        max_value_difference=of_value.absolute,
+        max_grad_difference=_finite(of_grads.absolute),
+        max_grad_relative_difference=_finite(of_grads.relative),
+        max_value_difference=_finite(of_value.absolute),
+        bitwise_equal=of_grads.bitwise and of_value.bitwise,
     )
+    if row.max_grad_difference is None:
+        row = replace(row, reason=f"gradient {of_grads.leaf} is not finite where plain JAX's is, or the other way round")
     return replace(entry, row=row)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def time_rows(job: Job, entries: list[Entry], rounds: int) -> list[Row]:

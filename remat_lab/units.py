@@ -55,11 +55,11 @@ def duration(value: float) -> str:
     return f"{value * 1000:.3g} ms" if value < 1 else f"{value:.3g} s"
 
 
-def difference(value: float | None) -> str:
-    """A largest difference; exact equality is said in words."""
+def difference(value: float | None, bitwise: bool | None = None) -> str:
+    """A largest difference; equality of every byte is said in words."""
     if value is None:
         return NOTHING
-    return "0 (bitwise)" if value == 0 else f"{value:.1e}"
+    return "0 (bitwise)" if bitwise else "0" if value == 0 else f"{value:.1e}"
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
