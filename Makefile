@@ -13,7 +13,7 @@ OLDEST := jax==0.11.2 jaxlib==0.11.2
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-SHELL := /bin/bash
+SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 
@@ -31,8 +31,7 @@ $(VENV)/.created:
 	  echo "remat_lab needs Python 3.12 or newer, but $(PYTHON) is $$($(PYTHON) --version 2>&1)." \
 	    "Name another one: make PYTHON=/path/to/python3.12 ..." >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || { \
-	  echo "Could not create $(VENV) with $(PYTHON). On Debian and Ubuntu: apt install python3-venv," \
-	    "remove $(VENV), and try again." >&2; exit 1; }
+	  echo "Could not create $(VENV) with $(PYTHON). On Debian and Ubuntu: apt install python3-venv, then try again." >&2; exit 1; }
 	@touch $@
 
 $(VENV)/.dependencies: $(VENV)/.created pyproject.toml
