@@ -1,0 +1,163 @@
+"""Which recomputations are worth considering: the moments that `intervals` chooses from.
+
+Steps are first computed in the given order, which cuts time into stages: stage j runs some earlier steps again, in increasing
+position, and ends with the first computation of step j. So an event is a pair (j, v) with v <= j, the numbering of MOCCASIN
+(Bartan et al., ICML 2023, section 3), and the lexicographic order of the pairs is the order in time.
+
+All pairs are about n^2 / 2. Two reductions are offered:
+
+- `every_moment` leaves out only what cannot be part of a best schedule: steps that may not or need not run again (nothing
+  they write takes room, or nothing reads it), and stages after the last read that a new instance could serve.
+- `useful_moments` recomputes a value only just before a late use of it, or of something that is itself recomputed then.
+  Late uses are those of the backward pass and forward uses far from the one before (long skip connections); in a
+  graph without a backward pass, all of them. It may miss the optimum: an input that is live for another reason and
+  dies soon can make it better to recompute earlier than needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from solvers.graph import Graph
+
+Event = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Moments:
+    """The events that a schedule may use, numbered in order of time.
+
+    Attributes:
+        events: pairs (stage, step), sorted; a first computation is (v, v).
+    """
+
+    events: tuple[Event, ...]
+
+    @classmethod
+    def of(cls, graph: Graph, stages: Mapping[int, Iterable[int]]) -> Moments:
+        """All first computations, and each step's recomputations in the stages listed for it."""
+        events = {(v, v) for v in graph.steps}
+        events.update((j, v) for v, found in stages.items() for j in found)
+        return cls(tuple(sorted(events)))
+
+    def with_events(self, more: Iterable[Event]) -> Moments:
+        """These moments and further ones."""
+        return Moments(tuple(sorted({*self.events, *more})))
+
+    @cached_property
+    def rank(self) -> dict[Event, int]:
+        """Number of each event."""
+        return {event: k for k, event in enumerate(self.events)}
+
+    @cached_property
+    def again(self) -> dict[int, tuple[int, ...]]:
+        """For each step that may be recomputed, the numbers of the events that do so."""
+        found: dict[int, list[int]] = {}
+        for k, (j, v) in enumerate(self.events):
+            if v < j:
+                found.setdefault(v, []).append(k)
+        return {v: tuple(ranks) for v, ranks in found.items()}
+
+    def first(self, step: int) -> int:
+        """Number of the first computation of a step."""
+        return self.rank[step, step]
+
+
+def every_moment(graph: Graph) -> Moments:
+    """All events that could be part of a best schedule for the given order."""
+    last = _last_service(graph)
+    stages: dict[int, list[int]] = {}
+    for v in graph.steps:
+        if worth_recomputing(graph, v):
+            stages[v] = [j for j in graph.steps if v < j <= last[v]]
+    return Moments.of(graph, stages)
+
+
+def useful_moments(graph: Graph) -> Moments:
+    """Events just before late uses, directly or through other recomputations."""
+    late = _late_uses(graph)
+    stages: dict[int, set[int]] = {}
+    for v in reversed(graph.steps):
+        if not worth_recomputing(graph, v):
+            continue
+        found: set[int] = set()
+        for w in graph.written(v):
+            found.update(late[w])
+            for reader in graph.readers[w]:
+                found.update(stages.get(reader, ()))
+        stages[v] = found
+    return Moments.of(graph, stages)
+
+
+def worth_recomputing(graph: Graph, step: int) -> bool:
+    """Whether running a step again can ever save memory: it may run again, takes room, and is read."""
+    written = graph.written(step)
+    return (
+        graph.may_recompute(step)
+        and any(graph.nodes[w].charge for w in written)
+        and any(graph.readers[w] or w in graph.outputs for w in written)
+    )
+
+
+def count_moments(graph: Graph) -> int:
+    """Number of events of `every_moment`, without listing them."""
+    last, position = _last_service(graph), {v: k for k, v in enumerate(graph.steps)}
+    again = sum(position[last[v]] - position[v] for v in graph.steps if worth_recomputing(graph, v))
+    return len(graph.steps) + again
+
+
+def events_of(graph: Graph, order: Sequence[int]) -> list[Event] | None:
+    """The events of an order, sorted; None if its first computations are not in the graph's order.
+
+    The order may differ from that of the events within a stage, where it may also compute a step twice. What comes after the
+    last first computation is left out.
+    """
+    events: set[Event] = set()
+    waiting: list[int] = []
+    expected = iter(graph.steps)
+    stage = next(expected, None)
+    for v in order:
+        if stage is None:
+            break
+        if v == stage:
+            events.update((stage, w) for w in waiting)
+            events.add((v, v))
+            waiting.clear()
+            stage = next(expected, None)
+        elif v > stage:
+            return None
+        else:
+            waiting.append(v)
+    return sorted(events)
+
+
+def _last_service(graph: Graph) -> list[int]:
+    """For each step, the last first computation that reads what it writes, directly or through recomputed steps."""
+    last = list(range(len(graph)))
+    end = graph.steps[-1]
+    for v in reversed(graph.steps):
+        for w in graph.written(v):
+            if w in graph.outputs:
+                last[v] = end
+            for reader in graph.readers[w]:
+                last[v] = max(last[v], last[reader] if worth_recomputing(graph, reader) else reader)
+    return last
+
+
+def _late_uses(graph: Graph) -> list[list[int]]:
+    """For each value, the first computations just before which it may pay to recompute it."""
+    trains = any(node.backward for node in graph.nodes)
+    far = max(8, len(graph) // 16)
+    found: list[list[int]] = []
+    for w in range(len(graph)):
+        before, uses = graph.step_of(w), []
+        for t in graph.readers[w]:
+            if not trains or graph.nodes[t].backward or t - before > far:
+                uses.append(t)
+            before = t
+        if w in graph.outputs and graph.steps[-1] > before:
+            uses.append(graph.steps[-1])
+        found.append(uses)
+    return found
