@@ -123,10 +123,11 @@ class Schedule:
         Raises:
             InvalidSchedule: if a row is not a known kind of step.
         """
-        kinds = {"compute": Compute, "free": Free}
+        kinds: dict[str, type[Compute] | type[Free]] = {"compute": Compute, "free": Free}
         steps: list[Step] = []
         for p, row in enumerate(data):
-            if not (isinstance(row, list) and len(row) == 2 and row[0] in kinds and isinstance(row[1], int)):
+            known = isinstance(row, list) and len(row) == 2 and isinstance(row[0], str) and row[0] in kinds
+            if not known or not isinstance(row[1], int):
                 raise InvalidSchedule(f'step {p} is {row!r}: a step is ["compute", node] or ["free", node]', step=p, node=-1)
             steps.append(kinds[row[0]](row[1]))
         return cls(tuple(steps))
