@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from solvers.bounds import cost_floor, infeasible
 from solvers.graph import Graph
@@ -13,7 +13,7 @@ from solvers.solution import Options, Progress, Solution, Status, make_solution
 
 
 def choose(
-    graph: Graph, budget: int | None, candidates: Iterable[tuple[str, list[int]]], *, solver: str, options: Options
+    graph: Graph, budget: int | None, groups: Iterable[Iterable[tuple[str, list[int]]]], *, solver: str, options: Options
 ) -> Solution:
     """The best of some orders: the cheapest within the budget, or the one with the lowest peak if there is no budget.
 
@@ -22,7 +22,8 @@ def choose(
     Args:
         graph: the graph.
         budget: bytes, or None.
-        candidates: names and valid orders, made as they are asked for.
+        groups: names and valid orders, made as they are asked for. The orders of a group are of rising cost: once one fits the
+            budget, the others of its group are not looked at.
         solver: name of the strategy, for the solution.
         options: time limit and progress callback.
 
@@ -34,7 +35,7 @@ def choose(
     best: tuple[float, float, str, list[int]] | None = None
     peaks = [simulate(graph, Schedule.from_order(graph, graph.steps)).peak]
     try:
-        for name, order in candidates:
+        for name, order in _until_fit(groups, lambda: budget is not None and peaks[-1] <= budget):
             result = simulate(graph, Schedule.from_order(graph, order))
             peaks.append(result.peak)
             key = (result.peak, result.cost) if budget is None else (result.cost, result.peak)
@@ -65,3 +66,13 @@ def choose(
         scope="the given order",
         notes={"candidate": best[2]},
     )
+
+
+def _until_fit(
+    groups: Iterable[Iterable[tuple[str, list[int]]]], last_fits: Callable[[], bool]
+) -> Iterator[tuple[str, list[int]]]:
+    for group in groups:
+        for candidate in group:
+            yield candidate
+            if last_fits():
+                break

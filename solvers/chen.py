@@ -33,7 +33,7 @@ def solve(graph: Graph, budget: int | None, options: Options) -> Solution:
         InfeasibleBudget: if no candidate fits.
         UnsupportedGraph: if the graph has no backward pass.
     """
-    return choose(graph, budget, _planned(Forward.of(graph)), solver="chen", options=options)
+    return choose(graph, budget, ([c] for c in _planned(Forward.of(graph))), solver="chen", options=options)
 
 
 def solve_sqrt(graph: Graph, budget: int | None, options: Options) -> Solution:
@@ -43,7 +43,7 @@ def solve_sqrt(graph: Graph, budget: int | None, options: Options) -> Solution:
         InfeasibleBudget: if no candidate fits.
         UnsupportedGraph: if the graph has no backward pass.
     """
-    return choose(graph, budget, _square_root(Forward.of(graph)), solver="sqrt", options=options)
+    return choose(graph, budget, ([c] for c in _square_root(Forward.of(graph))), solver="sqrt", options=options)
 
 
 def sqrt_order(graph: Graph, pieces: int | None = None) -> list[int]:

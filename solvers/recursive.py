@@ -11,6 +11,7 @@ checkpointing.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
@@ -55,16 +56,20 @@ def _tree(forward: Forward, cuts: Sequence[int], ways: int, depth: int | None) -
     return nested(forward, split)
 
 
-def _candidates(forward: Forward) -> Iterator[tuple[str, list[int]]]:
+def _candidates(forward: Forward) -> Iterator[Iterator[tuple[str, list[int]]]]:
     points, every = forward.articulation_points, forward.all_cuts
     for cuts, label in ((points, "articulation points"), (every, "all cuts")):
-        if cuts is every and points == every:
-            continue
-        for ways in _WAYS:
-            level, parts, previous = 1, ways, None
-            while previous is None or parts < ways * ways * (len(cuts) + 1):
-                order = replay(forward, _tree(forward, cuts, ways, level))
-                if order == previous:
-                    break
-                yield f"{ways} parts a level, depth {level}, {label}", order
-                level, parts, previous = level + 1, parts * ways, order
+        if label == "articulation points" or points != every:
+            for ways in _WAYS:
+                yield _by_depth(forward, cuts, ways, label)
+
+
+def _by_depth(forward: Forward, cuts: Sequence[int], ways: int, label: str) -> Iterator[tuple[str, list[int]]]:
+    """Deeper and deeper trees, each costing more, until nothing is left to divide."""
+    previous: list[int] | None = None
+    for depth in itertools.count():
+        order = replay(forward, _tree(forward, cuts, ways, depth))
+        if order == previous:
+            return
+        yield f"{ways} parts a level, depth {depth}, {label}", order
+        previous = order

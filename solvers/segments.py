@@ -127,7 +127,7 @@ class Forward:
 
     @cached_property
     def articulation_points(self) -> tuple[int, ...]:
-        """Cuts crossed by one value, and those where the crossing bytes are a local minimum; all cuts if these are fewer than two.
+        """Cuts crossed by one value, and those where the crossing bytes are a local minimum; all cuts if that gives one or none.
 
         All cuts of a valley of equal bytes count.
         """

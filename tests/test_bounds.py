@@ -1,0 +1,97 @@
+"""Bounds are proven: never above what the oracle finds. And the error says the useful things."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import graphs, training_graphs
+
+from solvers import bounds, brute_force
+from solvers.errors import InfeasibleBudget
+from solvers.graph import Graph, Node, chain, training_chain
+from solvers.schedule import Schedule
+from solvers.simulate import simulate
+
+GRAPHS = st.one_of(graphs(max_nodes=8), training_graphs(max_layers=3))
+
+
+@given(GRAPHS)
+@settings(max_examples=150)
+def test_no_schedule_is_below_the_budget_floor(graph: Graph) -> None:
+    anywhere = bounds.minimum_budget(graph).bytes
+    given_order = bounds.minimum_budget(graph, order="given").bytes
+    assert anywhere <= given_order
+    assert anywhere <= brute_force.minimum_budget(graph, order="any").budget
+    assert given_order <= brute_force.minimum_budget(graph, order="given").budget
+
+
+@given(GRAPHS, st.floats(0, 1))
+@settings(max_examples=150)
+def test_no_schedule_is_below_the_cost_floor(graph: Graph, fraction: float) -> None:
+    smallest = brute_force.minimum_budget(graph).budget
+    keep_all = simulate(graph, Schedule.from_order(graph, graph.steps)).peak
+    budget = smallest + int(fraction * (keep_all - smallest))
+    optimum = brute_force.brute_force(graph, budget).cost
+    assert bounds.cost_floor(graph, budget) <= optimum + 1e-9
+    assert bounds.cost_floor(graph, None) == graph.keep_all_cost
+
+
+def test_the_cost_floor_is_infinite_only_if_nothing_helps() -> None:
+    graph = chain([1, 1, 1], [4, 4, 4])
+    assert bounds.cost_floor(graph, 7) == math.inf
+    assert bounds.cost_floor(graph, 8) == 3
+
+
+def test_the_cost_floor_sees_what_must_be_dropped() -> None:
+    """The skip of 10 bytes over two steps must go, at a cost of 7, whichever step is looked at."""
+    nodes = (Node("a", 7, 10), Node("b", 1, 2, (0,)), Node("c", 1, 2, (1,)), Node("d", 1, 2, (2,)), Node("e", 1, 0, (0, 3)))
+    assert bounds.cost_floor(Graph(nodes, (4,)), 4) >= 11 + 7
+
+
+def test_the_bottleneck_counts_values_that_exist_once() -> None:
+    """`once` cannot be recomputed and is read at the end, so it is live during `wide`, which does not touch it."""
+    nodes = (
+        Node("once", 1, 50, recomputable=False),
+        Node("narrow", 1, 1, (0,)),
+        Node("wide", 1, 10, (1,)),
+        Node("end", 1, 1, (0, 2)),
+    )
+    graph = Graph(nodes, (3,))
+    floor = bounds.minimum_budget(graph)
+    assert (floor.bytes, floor.node) == (61, 2)
+
+
+def test_values_of_the_caller_are_not_counted() -> None:
+    graph = Graph((Node("a", 1, 2), Node("b", 1, 100, (0,), workspace=3, external=True)), (1,))
+    assert bounds.minimum_budget(graph).bytes == 5
+
+
+def test_the_error_has_both_sides_and_the_node() -> None:
+    graph = training_chain(16)
+    error = bounds.infeasible(graph, 3)
+    assert isinstance(error, InfeasibleBudget)
+    assert (error.budget, error.lower_bound, error.minimum) == (3, 4, 6)
+    assert error.proven
+    assert error.name == graph.nodes[error.bottleneck].name
+    assert error.name in str(error)
+    assert "6 bytes" in str(error)
+    assert not bounds.infeasible(graph, 5).proven
+
+
+def test_smallest_known_peak_works_without_a_backward_pass() -> None:
+    assert bounds.smallest_known_peak(chain([1, 1, 1], [4, 5, 6])) == 11
+
+
+def test_scopes_in_words() -> None:
+    assert bounds.describe_scope("given") == "the given order"
+    assert bounds.describe_scope("any", 1) == "any order, at most 1 computation of each node"
+
+
+@pytest.mark.parametrize("order", ["given", "any"])
+def test_a_line_of_10000_nodes(order: str) -> None:
+    graph = training_chain(5_000)
+    assert bounds.minimum_budget(graph, order=order).bytes == 4
+    assert graph.keep_all_cost + 1 <= bounds.cost_floor(graph, 4_999) < math.inf
