@@ -1,0 +1,128 @@
+"""The optimal schedule by mixed-integer programming: Checkmate (Jain et al., MLSys 2020, arXiv:1910.02653, section 4).
+
+Model: first computations in the given order; before each, any earlier steps run again, each at most once and in increasing
+position; values are kept or dropped at any time. Optimal in that space, with no limit on copies, when the backend finishes.
+`checkmate_model` holds the program and lists where it departs from the paper's. Its size grows with the square
+of the graph: up to about 100 nodes it ends within seconds to minutes, beyond about 250 it is seldom worth a try.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+
+from solvers.bounds import describe_scope, infeasible
+from solvers.checkmate_model import CheckmateModel
+from solvers.errors import InfeasibleBudget, UnsupportedGraph
+from solvers.event_model import Timeline
+from solvers.graph import Graph
+from solvers.linear import solve_whole
+from solvers.lp_bound import prove
+from solvers.schedule import Schedule
+from solvers.simulate import simulate
+from solvers.solution import Options, Solution, Status, make_solution
+
+NAME = "checkmate"
+SCOPE = describe_scope("given")
+MAX_VARIABLES = 400_000
+
+_BOUND_SHARE = 0.2  # of the time limit, at most, for the linear bound that is returned when time runs out
+
+
+def solve(graph: Graph, budget: int | None, options: Options, *, backend: str = "SCIP") -> Solution:
+    """The cheapest schedule in Checkmate's model within the budget.
+
+    Args:
+        graph: any graph; one whose program would exceed 400,000 variables is refused unless a start fits.
+        budget: bytes; None for no limit.
+        options: `time_limit`, and `starts`, which are hints and the answer to fall back on.
+        backend: SCIP or HIGHS.
+
+    Returns:
+        OPTIMAL, or the best of what was found and the starts with the linear bound: the backend's own bound means
+        nothing when time runs out.
+
+    Raises:
+        InfeasibleBudget: if nothing fits (proven), or nothing was found in time.
+        UnsupportedGraph: if the program would be too large and no start fits.
+    """
+    began = time.monotonic()
+    incumbent = best_start(graph, budget, options.starts)
+    if budget is None or (incumbent and simulate(graph, Schedule.from_order(graph, incumbent)).cost <= graph.keep_all_cost):
+        once = incumbent or graph.steps
+        return make_solution(graph, once, solver=NAME, budget=budget, seconds=time.monotonic() - began, scope=SCOPE)
+    order, status, bound = incumbent, Status.TIME_LIMIT, graph.keep_all_cost
+    try:
+        starts = [incumbent] if incumbent else []
+        bound = prove(graph, budget, Options(time_limit=_BOUND_SHARE * options.time_limit, starts=starts)).cost
+        if math.isinf(bound):
+            raise impossible(graph, budget)
+        left = options.time_limit - (time.monotonic() - began)
+        order, status = _search(graph, budget, incumbent, left, backend)
+    except KeyboardInterrupt:
+        status = Status.INTERRUPTED
+    if order is None:
+        raise infeasible(graph, budget, order="given")
+    if status is Status.OPTIMAL:
+        bound = simulate(graph, Schedule.from_order(graph, order)).cost
+    return make_solution(
+        graph,
+        order,
+        solver=NAME,
+        budget=budget,
+        seconds=time.monotonic() - began,
+        status=status,
+        lower_bound=bound,
+        scope=SCOPE,
+        notes={"backend": backend},
+    )
+
+
+def best_start(graph: Graph, budget: int | None, starts: Sequence[Sequence[int]]) -> Sequence[int] | None:
+    """The cheapest of the starts and of computing everything once that fits; None if none does."""
+    best: tuple[float, Sequence[int]] | None = None
+    for order in (graph.steps, *starts):
+        result = simulate(graph, Schedule.from_order(graph, order))
+        if (budget is None or result.peak <= budget) and (best is None or result.cost < best[0]):
+            best = result.cost, order
+    return best[1] if best else None
+
+
+def impossible(graph: Graph, budget: int) -> InfeasibleBudget:
+    """The error for a budget that a relaxation of the given order's program has excluded."""
+    known = infeasible(graph, budget, order="given")
+    return InfeasibleBudget(
+        budget=budget,
+        minimum=known.minimum,
+        lower_bound=max(known.lower_bound, budget + 1),
+        relative_to=known.relative_to,
+        bottleneck=known.bottleneck,
+        name=known.name,
+    )
+
+
+def _search(
+    graph: Graph, budget: int, incumbent: Sequence[int] | None, seconds: float, backend: str
+) -> tuple[Sequence[int] | None, Status]:
+    known = simulate(graph, Schedule.from_order(graph, incumbent)).cost if incumbent else math.inf
+    timeline = Timeline(graph, cap=known - graph.keep_all_cost)
+    if CheckmateModel.size(timeline, budget) > MAX_VARIABLES:
+        if incumbent:
+            return incumbent, Status.FEASIBLE
+        raise UnsupportedGraph(
+            f"checkmate's program for {len(graph.steps)} steps exceeds {MAX_VARIABLES:,} variables: use intervals, or a start"
+        )
+    began = time.monotonic()
+    model = CheckmateModel(timeline, budget)
+    hint = model.hint(incumbent) if incumbent else {}
+    outcome = solve_whole(model.program, seconds=seconds - (time.monotonic() - began), backend=backend, hint=hint)
+    if outcome.infeasible:
+        if incumbent is None:
+            raise impossible(graph, budget)
+        return incumbent, Status.OPTIMAL  # nothing is cheaper than the start that the program was cut down with
+    best = incumbent
+    if outcome.values:
+        best = best_start(graph, budget, [order for order in (model.order(outcome.values), incumbent) if order])
+    interrupted = Status.INTERRUPTED if outcome.interrupted else Status.TIME_LIMIT
+    return best, Status.OPTIMAL if outcome.optimal and best is not None else interrupted

@@ -1,0 +1,145 @@
+"""Linear and 0-1 programs whose variables all lie in [0, 1], solved through OR-Tools.
+
+The box makes certificates cheap: *any* non-negative weights y on the rows A x >= b give the bound
+`y.b + sum(min(0, c - yA))` on every feasible c.x (weak duality over the box; Neumaier and Shcherbina, 2004). So a dual solution
+that is inexact, or from a solver stopped half way, still proves what it proves.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ortools.linear_solver import pywraplp  # type: ignore[import-untyped]
+
+Terms = list[tuple[int, float]]
+
+_POLL_SECONDS = 0.05  # how quickly a KeyboardInterrupt is noticed while the solver runs in its own thread
+
+
+@dataclass
+class Program:
+    """Minimise costs.x over x in [0, 1]^n with every row `sum(a * x[j]) >= rhs`.
+
+    Attributes:
+        costs: one per variable.
+        whole: whether each variable must be 0 or 1.
+        rows: `(terms, rhs)`, terms being `(variable, coefficient)`.
+    """
+
+    costs: list[float] = field(default_factory=list[float])
+    whole: list[bool] = field(default_factory=list[bool])
+    rows: list[tuple[Terms, float]] = field(default_factory=list[tuple[Terms, float]])
+
+    def variable(self, cost: float = 0.0, *, whole: bool = True) -> int:
+        """Adds a variable and returns its number."""
+        self.costs.append(cost)
+        self.whole.append(whole)
+        return len(self.costs) - 1
+
+    def at_least(self, terms: Terms, rhs: float) -> None:
+        """Adds the row `terms >= rhs`."""
+        self.rows.append((terms, rhs))
+
+    def certified_bound(self, weights: Sequence[float], *, phase_one: bool = False) -> float:
+        """The bound on the minimum that these row weights prove; negative weights count as 0.
+
+        With `phase_one` the costs are taken as 0: a positive result proves that no point satisfies all rows.
+        """
+        reduced = [0.0] * len(self.costs) if phase_one else list(self.costs)
+        parts: list[float] = []
+        for (terms, rhs), weight in zip(self.rows, weights, strict=True):
+            if weight > 0:
+                parts.append(weight * rhs)
+                for j, a in terms:
+                    reduced[j] -= weight * a
+        return math.fsum(parts + [d for d in reduced if d < 0])
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the solver returned.
+
+    Attributes:
+        optimal: whether `values` is optimal.
+        infeasible: whether the solver found that nothing satisfies the rows.
+        values: one per variable; empty if there is none.
+        weights: the dual value of each row, clipped at 0; empty for 0-1 programs.
+        interrupted: whether a KeyboardInterrupt ended the search.
+    """
+
+    optimal: bool = False
+    infeasible: bool = False
+    values: tuple[float, ...] = ()
+    weights: tuple[float, ...] = ()
+    interrupted: bool = False
+
+
+def solve_relaxation(program: Program, *, seconds: float, backend: str = "GLOP") -> Outcome:
+    """Solves the program with every variable continuous. `backend` is GLOP, PDLP or HIGHS_LP."""
+    return _solve(program, backend=backend, seconds=seconds, relaxed=True, hint={})
+
+
+def solve_whole(program: Program, *, seconds: float, backend: str = "SCIP", hint: dict[int, float] | None = None) -> Outcome:
+    """Solves the program to proven optimality, or as far as time allows. `backend` is SCIP or HIGHS.
+
+    The backend's own bound is not returned: `pywraplp` reports a meaningless one when time runs out.
+    """
+    return _solve(program, backend=backend, seconds=seconds, relaxed=False, hint=hint or {})
+
+
+def _solve(program: Program, *, backend: str, seconds: float, relaxed: bool, hint: dict[int, float]) -> Outcome:
+    deadline = time.monotonic() + seconds
+    solver = pywraplp.Solver.CreateSolver(backend)
+    if solver is None:
+        raise ValueError(
+            f"this OR-Tools has no backend {backend!r}: use GLOP, PDLP or HIGHS_LP, or for 0-1 programs SCIP or HIGHS"
+        )
+    solver.SuppressOutput()
+    xs = [solver.NumVar(0, 1, "") if relaxed or not whole else solver.BoolVar("") for whole in program.whole]
+    objective = solver.Objective()
+    objective.SetMinimization()
+    for x, cost in zip(xs, program.costs, strict=True):
+        if cost:
+            objective.SetCoefficient(x, cost)
+    constraints = []
+    for terms, rhs in program.rows:
+        constraint = solver.Constraint(rhs, solver.infinity())
+        for j, a in terms:
+            constraint.SetCoefficient(xs[j], a)
+        constraints.append(constraint)
+    if hint:
+        solver.SetHint([xs[j] for j in hint], list(hint.values()))
+    left = deadline - time.monotonic()
+    if left <= 0:
+        return Outcome()
+    solver.SetTimeLimit(max(1, int(1000 * left)))
+    parameters = pywraplp.MPSolverParameters()
+    parameters.SetDoubleParam(parameters.RELATIVE_MIP_GAP, 0.0)
+    status, interrupted = _run(solver, parameters)
+    if status == solver.INFEASIBLE:
+        return Outcome(infeasible=True)
+    if status not in (solver.OPTIMAL, solver.FEASIBLE):
+        return Outcome(interrupted=interrupted)
+    weights = tuple(max(0.0, c.dual_value()) for c in constraints) if relaxed else ()
+    values = tuple(x.solution_value() for x in xs)
+    return Outcome(optimal=status == solver.OPTIMAL, values=values, weights=weights, interrupted=interrupted)
+
+
+def _run(solver: pywraplp.Solver, parameters: pywraplp.MPSolverParameters) -> tuple[int, bool]:
+    """Runs the solver in a thread (it releases the interpreter's lock), so that Ctrl-C is noticed at once."""
+    statuses: list[int] = []
+    thread = threading.Thread(target=lambda: statuses.append(solver.Solve(parameters)), daemon=True)
+    interrupted = False
+    thread.start()
+    while thread.is_alive():
+        try:
+            thread.join(_POLL_SECONDS)
+        except KeyboardInterrupt:
+            interrupted = True
+            if not solver.InterruptSolve():
+                break  # this backend cannot stop early: leave its thread to run out its time limit
+    return (statuses[0] if statuses else solver.NOT_SOLVED), interrupted
