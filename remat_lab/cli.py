@@ -33,6 +33,7 @@ BUDGETS = ("0.7", "0.5", "0.3")
 WIDE = 150  # columns where the output is not a terminal
 
 BUDGET_HELP = 'Bytes with a unit ("600MiB"), or a fraction of the keep-all peak ("0.5").'
+SOLVE_HELP = f"{BUDGET_HELP} No limit by default."
 ModelName = Annotated[
     str, typer.Option("--model", "-m", metavar="NAME", help="A built-in model, or module:function for your own factory.")
 ]
@@ -66,7 +67,9 @@ def compare(
     budget: Annotated[
         list[str] | None, typer.Option(help=f"{BUDGET_HELP} Repeatable; {', '.join(BUDGETS)} by default.")
     ] = None,
-    strategy: Annotated[list[str] | None, typer.Option(help="Only these rows (and plain JAX); repeatable.")] = None,
+    strategy: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only these rows, and plain JAX; repeatable.")
+    ] = None,
     solver: SolverName = "auto",
     rounds: Annotated[int, typer.Option(min=0, metavar="N", help="How often each row is timed; 0 for no timings.")] = 11,
     time_limit: TimeLimit = 60.0,
@@ -275,12 +278,12 @@ def _friendly(context: typer.Context) -> Iterator[None]:
 
 def _explain(error: InfeasibleBudget) -> tuple[str, str]:
     """What is wrong, and what to do: one line each."""
-    from remat_lab.units import size, sufficient_size
+    from remat_lab.units import near, size, sufficient_size
 
     proof = "proven impossible" if error.proven else "no plan found"
     return (
         f"a budget of {size(error.budget)} is too small ({proof}, relative to {error.relative_to}): the smallest known to work "
-        f"is {size(error.minimum)}, and none below {size(error.lower_bound)} can, because of {error.name}",
+        f"is {size(error.minimum)}, and none below {size(error.lower_bound)} can, because of {near(error.name)}",
         f"Ask for at least --budget {sufficient_size(error.minimum)}, or make the problem smaller (a smaller batch, say).",
     )
 

@@ -73,16 +73,14 @@ def draw(data: Json) -> Figure:
     columns = 2 if len(plans) > 3 else 1
     lines = max(1, -(-len(plans) // columns))
     figure = Figure(figsize=(7.2 + 3.3 * columns if plans else 7.2, 6.6), layout="constrained")
-    if plans:
-        left, right = figure.subfigures(1, 2, width_ratios=[7.2, 3.3 * columns], wspace=0.02)
-        grid = right.subplots(lines, columns, squeeze=False, sharey=True)
-        _draw_timelines(plans, [ax for row in grid for ax in row], columns)
-        right.suptitle("Live bytes of each plan (dashed: budget, dotted: backward pass begins)", fontsize=10)
-    else:
-        left = figure.subfigures(1, 1)
+    left, right = figure.subfigures(1, 2, width_ratios=[7.2, 3.3 * columns], wspace=0.02) if plans else (figure, None)
     ax = left.subplots()
     left.suptitle(data["title"], fontsize=10)
     _draw_rows(data["rows"], ax)
+    if right is not None:
+        grid = right.subplots(lines, columns, squeeze=False, sharey=True)
+        _draw_timelines(plans, [ax for row in grid for ax in row], columns)
+        right.suptitle("Live bytes of each plan (dashed: budget, dotted: backward pass begins)", fontsize=10)
     figure.draw_without_rendering()  # settles the layout, which the labels depend on
     _label_rows(data["rows"], ax)
     return figure

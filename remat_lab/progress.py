@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Report = Callable[[str, int, int], None]
-_SETTLED = 0.5  # seconds between two lines of the same part of the work, where lines cannot be rewritten
+_PAUSE = 2.0  # seconds between two lines of the same part of the work, where lines cannot be rewritten
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def _lines() -> Report:
     def report(message: str, done: int, total: int) -> None:
         nonlocal latest, stage
         now, new = time.monotonic(), message.partition(":")[0].partition(",")[0]
-        if new == stage and now - latest < 20 * _SETTLED:
+        if new == stage and now - latest < _PAUSE:
             return
         latest, stage = now, new
         sys.stderr.write(f"[{now - began:6.1f} s, {done}/{total}] {message}\n")

@@ -78,9 +78,10 @@ def as_text(data: Json, width: int = WIDE) -> str:
 def print_comparison(data: Json, console: Console) -> None:
     """Prints one wide table, or two where the console is narrow, and what a reader needs to know beside it."""
     from rich.measure import Measurement
+    from rich.text import Text
 
     columns = _columns(data)
-    console.print(f"[bold]{data['title']}[/bold]  {_setting(data)}", highlight=False)
+    console.print(Text.assemble((data["title"], "bold"), f"  {_setting(data)}"))
     table = _table(data, columns)
     if Measurement.get(console, console.options.update(max_width=1000), table).maximum <= console.width:
         console.print(table, "")
@@ -88,7 +89,7 @@ def print_comparison(data: Json, console: Console) -> None:
         for part in ("memory", "work"):
             console.print(_table(data, [column for column in columns if column.part in ("all", part)]), "")
     for note in _notes(data):
-        console.print(note, highlight=False, style="dim")
+        console.print(note, highlight=False, markup=False, style="dim")
 
 
 def _columns(data: Json) -> list[Column]:

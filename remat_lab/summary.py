@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from remat_lab.units import percent, seconds, size, sparkline
+from remat_lab.units import near, percent, seconds, size, sparkline
 from solvers.graph import Graph
 from solvers.simulate import simulate
 from solvers.solution import Progress, Solution
@@ -49,7 +49,7 @@ def solution_as_text(graph: Graph, solution: Solution, keep_all_peak: int) -> st
     lines = [
         f"{len(graph)} nodes: {_verdict(solution)}, {seconds(solution.seconds)} s",
         *_memory(solution.budget, solution.peak, keep_all_peak),
-        f"  cost            {solution.cost:,.6g}, {percent(solution.overhead)} over {solution.keep_all_cost:,.6g}",
+        f"  cost            {solution.cost:,.6g}; {solution.keep_all_cost:,.6g} when keeping everything",
         *_proof(solution),
         *_recomputed(graph, solution),
         *_timeline(result.live, boundary),
@@ -107,9 +107,11 @@ def _recomputed(graph: Graph, solution: Solution) -> list[str]:
     if not again:
         return ["  recomputed      nothing"]
     freed = sorted(again, key=lambda v: -sum(graph.nodes[w].charge for w in graph.written(v)))
-    named = [f"{graph.nodes[v].name}{f' ×{again[v]}' if again[v] > 1 else ''}" for v in freed[:_SHOWN]]
+    named = [f"{near(graph.nodes[v].name)}{f' ×{again[v]}' if again[v] > 1 else ''}" for v in freed[:_SHOWN]]
     more = f" and {len(freed) - _SHOWN} more" if len(freed) > _SHOWN else ""
-    lines = [f"  recomputed      {len(again)} of {len(graph.steps)} steps, {sum(again.values())} times in all; the largest:"]
+    total = sum(again.values())
+    often = f", {total} times in all" if total > len(again) else ""
+    lines = [f"  recomputed      {len(again)} of {len(graph.steps)} steps{often}{'; the largest' if more else ''}:"]
     return [*lines, *(f"    {name}" for name in named), *([f"   {more}"] if more else [])]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -60,6 +61,11 @@ def difference(value: float | None, bitwise: bool | None = None) -> str:
     if value is None:
         return NOTHING
     return "0 (bitwise)" if bitwise else "0" if value == 0 else f"{value:.1e}"
+
+
+def near(text: str) -> str:
+    """A text with paths below the current directory shortened."""
+    return text.replace(f"{os.getcwd()}{os.sep}", "")
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
