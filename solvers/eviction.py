@@ -10,7 +10,9 @@ nothing to drop.
 
 from __future__ import annotations
 
+import math
 import random
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -86,9 +88,15 @@ class Eviction:
         self.next_use = [found[-1] if found else NEVER for found in self._uses]
         self._components = _Components(n)
 
-    def run(self, *, cost_limit: float, step_limit: int) -> bool:
-        """Runs the whole order; False if it does not fit, or exceeds a limit (cost, or number of computations)."""
-        self._cost_limit, self._step_limit = cost_limit, step_limit
+    def run(self, *, step_limit: int, cost_limit: float = math.inf, deadline: float = math.inf) -> bool:
+        """Runs the whole order; False if it does not fit, or exceeds a limit.
+
+        Args:
+            step_limit: largest number of computations.
+            cost_limit: largest total cost.
+            deadline: value of `time.monotonic()` at which to give up.
+        """
+        self._step_limit, self._cost_limit, self._deadline = step_limit, cost_limit, deadline
         for p, v in enumerate(self.base):
             if not self._ensure(self.deps[v], p, v):
                 return False
@@ -130,7 +138,7 @@ class Eviction:
     def _compute(self, v: int, p: int) -> bool:
         written = self.graph.written(v)
         self.cost += self.graph.nodes[v].cost
-        if self.cost > self._cost_limit or len(self.trace) >= self._step_limit:
+        if self.cost > self._cost_limit or len(self.trace) >= self._step_limit or time.monotonic() > self._deadline:
             return False
         fresh = [w for w in written if not self.live[w]]
         excess = self.used + sum(self.charge[w] for w in fresh) + self.graph.nodes[v].workspace - self.budget
@@ -205,9 +213,9 @@ class Eviction:
             around += [w for r in self.graph.readers[u] for w in self.graph.written(r) if self.done[r] and not self.live[w]]
             cost += self._components.cost(around)
         distance = ahead + 1 if rule.future else len(self.trace) - self.accessed[u] + 1
-        score = (cost + 1e-9) ** rule.cost / (self.charge[u] ** rule.size * max(1, distance) ** rule.distance)
+        score: float = (cost + 1e-9) ** rule.cost / (self.charge[u] ** rule.size * max(1, distance) ** rule.distance)
         if rule.noise:
-            score *= 2.718281828 ** self.rng.gauss(0.0, rule.noise)
+            score *= math.exp(self.rng.gauss(0.0, rule.noise))
         return score
 
     def _ancestors_cost(self, lead: int) -> float:

@@ -1,9 +1,10 @@
-"""Offline eviction: run the given order and drop what is cheapest to bring back when a step does not fit.
+"""Offline eviction: run an order and drop what is cheapest to bring back when a step does not fit.
 
 Dynamic Tensor Rematerialization (Kirisame et al., "Dynamic Tensor Rematerialization", ICLR 2021) decides at run time; here
 the same eviction is played through in advance, for several rules (the paper's h_DTR with its union-find neighbourhoods
-among them, and ones that use the known future as Belady's rule does), then for random mixtures of them. The best result by
-simulation is returned, after recomputations that turn out unnecessary have been taken out.
+among them, and ones that use the known future as Belady's rule does), then for random mixtures of them, over the given order
+and over reorderings of it that need less memory (`reorder`). Recomputations that turn out unnecessary are taken out (`trim`),
+and a large-neighbourhood search exchanges others for cheaper ones (`repair`). The best result by simulation is returned.
 
 No optimality is claimed: the result is an upper bound, for graphs of any shape. One run takes time proportional to the
 computations made, times the nodes; 1,000 nodes take a few seconds.
@@ -14,11 +15,15 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
+from solvers.bounds import infeasible, minimum_budget
 from solvers.errors import InfeasibleBudget
 from solvers.eviction import Eviction, Neighbourhood, Rule
 from solvers.graph import Graph
+from solvers.reorder import lean_orders
+from solvers.repair import improve, repair
 from solvers.schedule import Schedule
 from solvers.simulate import simulate
 from solvers.solution import Options, Progress, Solution, Status, make_solution
@@ -26,35 +31,50 @@ from solvers.trim import trim
 
 RULES: tuple[Rule, ...] = (
     Rule("cost with evicted ancestors / (bytes x next use)"),
+    Rule("cost / (bytes x next use)", neighbourhood=Neighbourhood.NONE),
     Rule("h_DTR", neighbourhood=Neighbourhood.UNION, future=False),
     Rule("h_DTR with next use", neighbourhood=Neighbourhood.UNION),
     Rule("cost with evicted ancestors / (bytes x staleness)", future=False),
     Rule("cost with evicted ancestors / bytes", distance=0),
     Rule("root of cost with evicted ancestors / (bytes x next use)", cost=0.5),
-    Rule("cost / (bytes x next use)", neighbourhood=Neighbourhood.NONE),
     Rule("bytes x next use", cost=0, neighbourhood=Neighbourhood.NONE),
     Rule("furthest next use", cost=0, size=0, neighbourhood=Neighbourhood.NONE),
 )
 
+_REORDERINGS = 60
 _RESTARTS = 24
+_IMPROVEMENTS = 600  # rounds of large-neighbourhood search
 _COMPUTATIONS_PER_NODE = 30
 _BISECTIONS = 8
 
 
-def greedy_order(graph: Graph, budget: int, rule: Rule = RULES[0], *, seed: int = 0) -> list[int] | None:
-    """The order that one rule makes of the given one, without its unnecessary recomputations.
+def greedy_order(
+    graph: Graph,
+    budget: int,
+    rule: Rule = RULES[0],
+    *,
+    base: Sequence[int] | None = None,
+    seed: int = 0,
+    cost_limit: float = math.inf,
+    deadline: float = math.inf,
+) -> list[int] | None:
+    """The order that one rule makes of a base order, without its unnecessary recomputations.
 
     Args:
         graph: the graph.
         budget: bytes.
         rule: which value is evicted first.
+        base: order of first computations; None for the given one.
         seed: of the rule's noise.
+        cost_limit: give up beyond this total cost.
+        deadline: give up after this value of `time.monotonic()`.
 
     Returns:
-        An order whose simulated peak is within the budget, or None if the rule got stuck.
+        An order whose simulated peak is within the budget, or None if the rule got stuck or reached a limit.
     """
-    run = Eviction(graph, budget, graph.steps, rule, random.Random(seed))
-    if not run.run(cost_limit=math.inf, step_limit=_COMPUTATIONS_PER_NODE * len(graph) + 1000):
+    run = Eviction(graph, budget, graph.steps if base is None else base, rule, random.Random(seed))
+    step_limit = _COMPUTATIONS_PER_NODE * len(graph) + 1000
+    if not run.run(step_limit=step_limit, cost_limit=cost_limit, deadline=deadline):
         return None
     return trim(graph, run.trace, budget)
 
@@ -69,81 +89,115 @@ def solve(graph: Graph, budget: int | None, options: Options) -> Solution:
     given = list(graph.steps)
     if budget is None or _peak(graph, given) <= budget:
         return make_solution(graph, given, solver="greedy", budget=budget, seconds=time.monotonic() - start)
-    if budget < _working_set(graph)[1]:
-        raise _infeasible(graph, budget)
-    best: list[int] | None = None
-    best_cost, best_rule, status = math.inf, "", Status.FEASIBLE
+    if budget < minimum_budget(graph).bytes:
+        raise _infeasible(graph, budget, given, start + options.time_limit)
+    search = _Search(graph, budget, options, start)
     try:
-        for rule, seed in _attempts(options.seed):
-            if time.monotonic() - start > options.time_limit:
-                status = Status.TIME_LIMIT
-                break
-            order = greedy_order(graph, budget, rule, seed=seed)
-            cost = math.inf if order is None else math.fsum(graph.nodes[v].cost for v in order)
-            if order is not None and cost < best_cost:
-                best, best_cost, best_rule = order, cost, rule.name
-                if options.progress is not None:
-                    options.progress(Progress("greedy", time.monotonic() - start, cost, graph.keep_all_cost))
+        status = search.run()
     except KeyboardInterrupt:
-        if best is None:
+        if search.best is None:
             raise
         status = Status.INTERRUPTED
-    if best is None:
-        raise _infeasible(graph, budget)
-    seconds = time.monotonic() - start
-    return make_solution(graph, best, solver="greedy", budget=budget, seconds=seconds, status=status, notes={"rule": best_rule})
+    if search.best is None:
+        raise _infeasible(graph, budget, search.bases[0], start + options.time_limit)
+    seconds, notes = time.monotonic() - start, {"found by": search.found_by}
+    return make_solution(graph, search.best, solver="greedy", budget=budget, seconds=seconds, status=status, notes=notes)
 
 
-def _attempts(seed: int) -> Iterator[tuple[Rule, int]]:
-    for rule in RULES:
-        yield rule, seed
-    rng = random.Random(seed)
-    for k in range(_RESTARTS):
-        rule = Rule(
-            f"random mixture {k}",
-            cost=rng.uniform(0.3, 1.5),
-            size=rng.uniform(0.3, 1.5),
-            distance=rng.uniform(0.0, 1.5),
-            neighbourhood=rng.choice((Neighbourhood.ANCESTORS, Neighbourhood.ANCESTORS, Neighbourhood.UNION)),
-            future=rng.random() < 0.75,
-            noise=rng.uniform(0.0, 0.6),
-        )
-        yield rule, rng.randrange(1 << 30)
+@dataclass
+class _Search:
+    """The attempts, and the best order so far."""
+
+    graph: Graph
+    budget: int
+    options: Options
+    start: float
+    best: list[int] | None = None
+    cost: float = math.inf
+    found_by: str = ""
+    bases: list[list[int]] = field(default_factory=list[list[int]])
+
+    def run(self) -> Status:
+        graph, budget, rng = self.graph, self.budget, random.Random(self.options.seed)
+        deadline = self.start + self.options.time_limit
+        for start in self.options.starts:
+            if _peak(graph, list(start)) <= budget:
+                self._offer(trim(graph, start, budget), "a given start")
+        given = list(graph.steps)
+        lean = lean_orders(graph, rng=rng, tries=_REORDERINGS, deadline=self.start + self.options.time_limit / 10)
+        self.bases = [*(order for order in lean if order != given), given]
+        if _peak(graph, lean[0]) <= budget:
+            self._offer(lean[0], "reordering alone")
+            return Status.FEASIBLE
+        # Half of the time at most goes to construction, so that some is left for improvement.
+        middle = self.start + self.options.time_limit / 2
+        for name, attempt in self._attempts(rng, middle):
+            if time.monotonic() > (middle if self.best is not None else deadline):
+                break
+            order = attempt()
+            if order is not None:
+                self._offer(order, name)
+        if self.best is not None and time.monotonic() < deadline:
+            better = improve(graph, self.best, budget, rng=rng, rounds=_IMPROVEMENTS, deadline=deadline)
+            self._offer(better, f"{self.found_by}, improved")
+        return Status.TIME_LIMIT if time.monotonic() > deadline else Status.FEASIBLE
+
+    def _attempts(self, rng: random.Random, middle: float) -> Iterator[tuple[str, Callable[[], list[int] | None]]]:
+        def evict(rule: Rule, base: list[int], seed: int) -> list[int] | None:
+            deadline = max(middle, time.monotonic() + 1)
+            limit = 1.5 * self.cost
+            return greedy_order(self.graph, self.budget, rule, base=base, seed=seed, cost_limit=limit, deadline=deadline)
+
+        def fit(base: list[int]) -> list[int] | None:
+            order = repair(self.graph, base, self.budget, cost_limit=1.5 * self.cost, deadline=middle)
+            return None if order is None else trim(self.graph, order, self.budget)
+
+        for k, base in enumerate(self.bases):
+            yield f"{RULES[0].name} on order {k}", lambda base=base: evict(RULES[0], base, 0)  # type: ignore[misc]
+            yield f"exchanges on order {k}", lambda base=base: fit(base)  # type: ignore[misc]
+        for rule in RULES[1:]:
+            for k, base in enumerate(self.bases):
+                yield f"{rule.name} on order {k}", lambda rule=rule, base=base: evict(rule, base, 0)  # type: ignore[misc]
+        for k in range(_RESTARTS):
+            rule, base, seed = _mixture(rng), rng.choice(self.bases), rng.randrange(1 << 30)
+            yield f"random mixture {k}", lambda rule=rule, base=base, seed=seed: evict(rule, base, seed)  # type: ignore[misc]
+
+    def _offer(self, order: list[int], name: str) -> None:
+        cost = math.fsum(self.graph.nodes[v].cost for v in order)
+        if cost < self.cost:
+            self.best, self.cost, self.found_by = order, cost, name
+            if self.options.progress is not None:
+                seconds = time.monotonic() - self.start
+                self.options.progress(Progress("greedy", seconds, cost, self.graph.keep_all_cost))
+
+
+def _mixture(rng: random.Random) -> Rule:
+    return Rule(
+        "random mixture",
+        cost=rng.uniform(0.3, 1.5),
+        size=rng.uniform(0.3, 1.5),
+        distance=rng.uniform(0.0, 1.5),
+        neighbourhood=rng.choice((Neighbourhood.ANCESTORS, Neighbourhood.ANCESTORS, Neighbourhood.UNION)),
+        future=rng.random() < 0.75,
+        noise=rng.uniform(0.0, 0.6),
+    )
 
 
 def _peak(graph: Graph, order: list[int]) -> int:
     return simulate(graph, Schedule.from_order(graph, order)).peak
 
 
-def _working_set(graph: Graph) -> tuple[int, int]:
-    """The node whose step needs the most bytes with nothing but its inputs live, and those bytes."""
-
-    def needs(v: int) -> int:
-        values = {*graph.nodes[v].deps, *graph.written(v)}
-        return sum(graph.nodes[u].charge for u in values) + graph.nodes[v].workspace
-
-    node = max(graph.steps, key=needs)
-    return node, needs(node)
-
-
-def _infeasible(graph: Graph, budget: int) -> InfeasibleBudget:
+def _infeasible(graph: Graph, budget: int, base: list[int], deadline: float) -> InfeasibleBudget:
     """The error, with the smallest budget that the first rules reach by bisection."""
-    node, bound = _working_set(graph)
-    low, high = max(budget, bound - 1), _peak(graph, list(graph.steps))
+    low, high = max(budget, minimum_budget(graph).bytes - 1), _peak(graph, base)
     for _ in range(_BISECTIONS):
-        if high - low <= max(1, high // 200):
+        if high - low <= max(1, high // 200) or time.monotonic() > deadline:
             break
         middle = (low + high) // 2
-        order = next(filter(None, (greedy_order(graph, middle, rule) for rule in RULES[:3])), None)
+        runs = (greedy_order(graph, middle, rule, base=base, deadline=deadline) for rule in RULES[:3])
+        order = next(filter(None, runs), None)
         if order is None:
             low = middle
         else:
             high = _peak(graph, order)
-    return InfeasibleBudget(
-        budget=budget,
-        minimum=high,
-        lower_bound=bound,
-        relative_to="any schedule for the bound, greedy eviction for the smallest known budget",
-        bottleneck=node,
-        name=graph.nodes[node].name,
-    )
+    return infeasible(graph, budget, known_peaks=[high])
