@@ -127,9 +127,9 @@ class Forward:
 
     @cached_property
     def articulation_points(self) -> tuple[int, ...]:
-        """Cuts crossed by one value, and those where the crossing bytes are a local minimum; all cuts if that gives one or none.
+        """Cuts crossed by one value, and those where the crossing bytes are a local minimum.
 
-        All cuts of a valley of equal bytes count.
+        All cuts of a valley of equal bytes count. If that makes fewer than two, these are all cuts.
         """
         crossers = self._crossers()
         found: list[int] = []

@@ -18,7 +18,7 @@ from solvers.replay import in_given_order, prune, replay
 from solvers.schedule import Schedule
 from solvers.segments import Forward, even_cuts, flat, nested
 from solvers.simulate import Simulation, simulate
-from solvers.solution import Options, Progress, Status
+from solvers.solution import Options, Progress, Solution, Status
 
 STRATEGIES = {"keep_all": keep_all.solve, "sqrt": chen.solve_sqrt, "chen": chen.solve, "recursive": recursive.solve}
 
@@ -149,15 +149,14 @@ def test_values_read_only_late_are_first_computed_there() -> None:
 @settings(max_examples=150)
 def test_within_the_budget_and_never_below_the_optimum(graph: Graph, name: str, fraction: float) -> None:
     budget = max(1, int(fraction * run(graph, list(graph.steps)).peak))
-    try:
-        solution = STRATEGIES[name](graph, budget, Options())
-    except UnsupportedGraph:
+    solution = _attempt(name, graph, budget)
+    if solution is None:
         assert name != "keep_all"
         return
-    except InfeasibleBudget as error:
-        assert budget < error.minimum
-        assert error.lower_bound <= error.minimum
-        if error.proven and len(graph.steps) <= 10:
+    if isinstance(solution, InfeasibleBudget):
+        assert budget < solution.minimum
+        assert solution.lower_bound <= solution.minimum
+        if solution.proven and len(graph.steps) <= 10:
             with pytest.raises(InfeasibleBudget):
                 brute_force.brute_force(graph, budget, order="any")
         return
@@ -209,9 +208,9 @@ def test_a_narrow_recursion_is_refused() -> None:
 
 
 def test_a_time_limit_returns_the_best_so_far() -> None:
-    solution = recursive.solve(training_chain(64), None, Options(time_limit=1e-9))
+    solution = chen.solve(training_chain(64), None, Options(time_limit=1e-9))
     assert solution.status is Status.TIME_LIMIT
-    assert solution.notes["candidate"].startswith("2 parts a level, depth 0")
+    assert solution.peak < 65
 
 
 def test_an_interrupt_returns_the_best_so_far() -> None:
@@ -242,6 +241,15 @@ def test_public_training_graphs(shared) -> None:
             solution = STRATEGIES[name](graph, None, Options())
             assert solution.peak < 0.9 * full, (path.name, name)
             assert solution.cost <= 2.1 * graph.keep_all_cost, (path.name, name)
+
+
+def _attempt(name: str, graph: Graph, budget: int) -> Solution | InfeasibleBudget | None:
+    try:
+        return STRATEGIES[name](graph, budget, Options())
+    except InfeasibleBudget as error:
+        return error
+    except UnsupportedGraph:
+        return None
 
 
 def _running(values: tuple[int, ...]) -> list[int]:

@@ -111,7 +111,7 @@ def test_bad_json_is_refused(data: object, message: str) -> None:
 
 
 def test_unreadable_files_are_named(tmp_path) -> None:
-    with pytest.raises(InvalidGraph, match="cannot read .*missing.json"):
+    with pytest.raises(InvalidGraph, match=r"cannot read .*missing.json"):
         Graph.load(tmp_path / "missing.json")
     (tmp_path / "bad.json").write_text("{")
     with pytest.raises(InvalidGraph, match=r"bad.json is not a JSON file"):
