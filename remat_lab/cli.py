@@ -15,8 +15,6 @@ import typer
 from remat_lab.progress import shown
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from remat_lab.models import Model
     from solvers.errors import InfeasibleBudget
 
@@ -30,8 +28,6 @@ app = typer.Typer(
 )
 
 BUDGETS = ("0.7", "0.5", "0.3")
-WIDE = 150  # columns where the output is not a terminal
-
 BUDGET_HELP = 'Bytes with a unit ("600MiB"), or a fraction of the keep-all peak ("0.5").'
 SOLVE_HELP = f"{BUDGET_HELP} No limit by default."
 ModelName = Annotated[
@@ -65,7 +61,8 @@ def compare(
     batch: Batch = None,
     settings: Settings = None,
     budget: Annotated[
-        list[str] | None, typer.Option(help=f"{BUDGET_HELP} Repeatable; {', '.join(BUDGETS)} by default.")
+        list[str] | None,
+        typer.Option("--budget", "-b", metavar="BUDGET", help=f"{BUDGET_HELP} Repeatable; {', '.join(BUDGETS)} by default."),
     ] = None,
     strategy: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only these rows, and plain JAX; repeatable.")
@@ -75,16 +72,15 @@ def compare(
     time_limit: TimeLimit = 60.0,
     seed: Seed = 0,
     workers: Workers = None,
-    out: Annotated[Path, typer.Option(help="Folder for compare.json and compare.png.")] = Path(),
-    json_path: Annotated[Path | None, typer.Option("--json", help="Where to write the figures instead.")] = None,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to write compare.json and compare.png.")] = Path(),
+    json_path: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures here instead.")] = None,
     picture_path: Annotated[
-        Path | None, typer.Option("--picture", help="Where to draw the picture (.png, .svg) instead.")
+        Path | None, typer.Option("--picture", metavar="FILE", help="Draw the picture (.png, .svg) here instead.")
     ] = None,
 ) -> None:
     """Set rematerialization strategies side by side on one model: memory, work, time, exactness."""
     with _friendly(context):
         from remat_lab.plots import check_format
-        from remat_lab.report import print_comparison
 
         json_path, picture_path = json_path or out / "compare.json", picture_path or out / "compare.png"
         check_format(picture_path)  # before the work, not after it
@@ -110,7 +106,7 @@ def compare(
                 title=made.name,
                 progress=report,
             )
-        print_comparison(result.to_json(), _console())
+        _show(result.to_json())
         result.save(json_path)
         result.plot(picture_path)
         typer.echo(f"wrote {json_path} and {picture_path}", err=True)
@@ -133,7 +129,7 @@ def plan(
     with _friendly(context):
         made = _build(model, depth, batch, settings)
         with shown(made.name) as report:
-            from remat_lab.plan import plan as run
+            from remat_lab.api import plan as run
             from remat_lab.summary import describe_progress, summarise
 
             report("trace", 0, 1)
@@ -197,18 +193,16 @@ def solve(
 def table(context: typer.Context, path: Annotated[Path, typer.Argument(help="A file that `compare` wrote.")]) -> None:
     """Print the table of an earlier comparison."""
     with _friendly(context):
-        from remat_lab.report import print_comparison, read_comparison
+        from remat_lab.report import read_comparison
 
-        print_comparison(read_comparison(path), _console())
+        _show(read_comparison(path))
 
 
 @app.command()
 def plot(
     context: typer.Context,
     path: Annotated[Path, typer.Argument(help="A file that `compare` wrote.")],
-    picture_path: Annotated[Path, typer.Option("--picture", metavar="FILE", help="Where to draw it (.png, .svg).")] = Path(
-        "compare.png"
-    ),
+    picture_path: Annotated[Path, typer.Option("--picture", metavar="FILE", help=".png or .svg.")] = Path("compare.png"),
 ) -> None:
     """Draw the picture of an earlier comparison."""
     with _friendly(context):
@@ -244,10 +238,16 @@ def _build(model: str, depth: int | None, batch: int | None, settings: list[str]
     return replace(made, name=" ".join([model, *(f"{key}={value}" for key, value in given.items())]))
 
 
-def _console() -> Console:
+def _show(data: dict[str, Any]) -> None:
+    """The table as wide as the terminal, or plain and wide enough in a file."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else WIDE)
+    from remat_lab.report import as_text, print_comparison
+
+    if sys.stdout.isatty():
+        print_comparison(data, Console())
+    else:
+        typer.echo(as_text(data))
 
 
 @contextmanager

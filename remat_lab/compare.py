@@ -8,12 +8,13 @@ from functools import partial
 from typing import Any
 
 from remat_lab import environment
+from remat_lab.api import plan
 from remat_lab.arguments import is_concrete, materialise
 from remat_lab.budget import parse_budget
 from remat_lab.comparison import Comparison, Row, Timeline
 from remat_lab.errors import InvalidArgument, RematLabError
 from remat_lab.fuse import CostRule
-from remat_lab.plan import Plan, plan
+from remat_lab.plans import Plan
 from remat_lab.strategies import Budget, Strategy, block_transform, select
 from remat_lab.summary import describe_progress
 from remat_lab.trial import Entry, Function, Job, References, Report, Reporter, check_row, compile_row, failed, time_rows

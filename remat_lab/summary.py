@@ -11,7 +11,7 @@ from solvers.simulate import simulate
 from solvers.solution import Progress, Solution
 
 if TYPE_CHECKING:
-    from remat_lab.plan import Plan
+    from remat_lab.plans import Plan
 
 _WIDTH = 72  # columns of the timeline
 _SHOWN = 6  # recomputed values that are named

@@ -13,7 +13,7 @@ import jax
 
 from remat_lab.comparison import Row
 from remat_lab.measure import SCHEDULERS, Compiled, compile_program, time_alternated
-from remat_lab.plan import Plan
+from remat_lab.plans import Plan
 from remat_lab.verify import largest_difference
 
 Report = Callable[[str, int, int], None]
@@ -161,6 +161,7 @@ def time_rows(job: Job, entries: list[Entry], rounds: int) -> list[Row]:
         job.report.start(f"time {len(thunks)} programs in alternation, round {done} of {total}")
         job.report.finish()
 
+    job.report.start(f"time {len(thunks)} programs in alternation")
     seconds = time_alternated(thunks, rounds=rounds, progress=say) if rounds > 0 else {}
     plain = entries[0]
     base_flops = plain.compiled.flops if plain.compiled is not None else None

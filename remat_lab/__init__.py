@@ -1,0 +1,16 @@
+"""Planned rematerialization for JAX: fit a training step into a memory budget with the least extra work.
+
+Public names are listed here; everything else may move.
+"""
+
+from remat_lab.api import plan as plan
+from remat_lab.api import value_and_grad as value_and_grad
+from remat_lab.compare import compare as compare
+from remat_lab.comparison import Comparison as Comparison
+from remat_lab.errors import InvalidArgument as InvalidArgument
+from remat_lab.errors import InvalidLoss as InvalidLoss
+from remat_lab.errors import PlanMismatch as PlanMismatch
+from remat_lab.errors import RematLabError as RematLabError
+from remat_lab.plans import Plan as Plan
+from solvers.errors import InfeasibleBudget as InfeasibleBudget
+from solvers.errors import InvalidBudget as InvalidBudget

@@ -1,0 +1,81 @@
+"""Every use of private or version-dependent JAX, in one place.
+
+Checked with jax 0.11.2 and 0.12.0.1. In both, `jax.make_jaxpr` returns one class that is jaxpr and closed jaxpr at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from jax._src import source_info_util
+from jax.extend import core as jex
+from jax.interpreters import partial_eval as pe
+
+Literal = jex.Literal
+Equation = jex.JaxprEqn
+
+
+@contextlib.contextmanager
+def equation_context(eqn: Equation) -> Iterator[None]:
+    """Re-binding `eqn` inside this context gives the new equation its source line, name stack and tracing context."""
+    stack = source_info_util.current_name_stack() + eqn.source_info.name_stack
+    with source_info_util.user_context(eqn.source_info.traceback, name_stack=stack), eqn.ctx.manager:
+        yield
+
+
+def bind(eqn: Equation, values: Sequence[Any]) -> list[Any]:
+    """Runs one equation on other inputs; its results as a list."""
+    with equation_context(eqn):
+        results = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(eqn.params))
+    return list(results) if eqn.primitive.multiple_results else [results]
+
+
+_LIBRARIES = ("/flax/", "/optax/", "/haiku/", "/equinox/", "/functools.py", "/contextlib.py", "/remat_lab/")
+
+
+def source_line(eqn: Equation, calls: Sequence[Equation] = ()) -> str | None:
+    """The user's line that made an equation, as `file.py:12 (function)`.
+
+    Frames of JAX, Flax and their like are passed over while there is a frame of the user's own.
+
+    Args:
+        eqn: the equation.
+        calls: the call equations around it, outermost first; used where it has no user frame itself (a cached trace).
+    """
+    fallback = None
+    for candidate in (eqn, *reversed(calls)):
+        for frame in source_info_util.user_frames(candidate.source_info.traceback):
+            line = f"{frame.file_name}:{frame.start_line} ({frame.function_name.split('.<locals>.')[-1]})"
+            if not any(part in frame.file_name for part in _LIBRARIES):
+                return line
+            fallback = fallback or line
+    return fallback
+
+
+def context_key(eqn: Equation) -> Any:
+    """Equal for equations traced under the same context (compute type, mesh, metadata)."""
+    ctx = eqn.ctx
+    return (ctx.compute_type, ctx.threefry_partitionable, ctx.cur_abstract_mesh, str(ctx.xla_metadata))
+
+
+def drop_dead(jaxpr: Any) -> Any:
+    """Removes equations, and unused results of loops, that neither an output nor an effect needs. Inputs stay."""
+    return pe.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)[0]
+
+
+def constants(jaxpr: Any) -> list[tuple[Any, Any]]:
+    """Pairs (variable, value) of the arrays that a jaxpr closes over."""
+    return list(zip(jaxpr.constvars, getattr(jaxpr, "consts", ()), strict=True))
+
+
+def is_unspecified_call(eqn: Equation) -> bool:
+    """Whether a `jit` equation asks for nothing beyond running its body (no shardings)."""
+    wanted = (*eqn.params.get("in_shardings", ()), *eqn.params.get("out_shardings", ()))
+    return all(type(s).__name__ == "UnspecifiedValue" for s in wanted)
+
+
+def sub_jaxprs(eqn: Equation) -> list[Any]:
+    """The jaxprs among an equation's parameters (loop bodies, branches)."""
+    return list(jex.jaxprs_in_params(eqn.params))

@@ -1,0 +1,155 @@
+"""`plan` and `value_and_grad`: a loss, its arguments and a budget → a schedule."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from remat_lab import costs as cost_rules
+from remat_lab.budget import parse_budget
+from remat_lab.errors import InvalidArgument, InvalidLoss
+from remat_lab.flatten import flatten
+from remat_lab.fuse import CostRule, Fused, fuse
+from remat_lab.plans import Plan, keep_all_peak
+from remat_lab.trace import Call, Loss
+from solvers.solution import Progress, Solution
+from solvers.solve import solve
+
+COSTS: dict[str, CostRule] = {"roofline": cost_rules.CPU.seconds, "flops": lambda flops, moved_bytes: flops}
+"""Costs by name: seconds of the roofline model, or floating-point operations."""
+
+
+def plan(
+    fun: Callable[..., Any],
+    *args: Any,
+    budget: int | float | str | None = None,
+    solver: str = "auto",
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    costs: str | CostRule = "roofline",
+    time_limit: float = 60.0,
+    seed: int = 0,
+    workers: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    **kwargs: Any,
+) -> Plan:
+    """Plans the value-and-gradient step of a loss under a memory budget.
+
+    Args:
+        fun: scalar loss of pytrees, as for `jax.value_and_grad`.
+        *args: its arguments; arrays or `jax.ShapeDtypeStruct`, nothing is allocated.
+        budget: largest peak of temporaries: int bytes, a string with a unit ("2GiB"), or a fraction of the keep-all peak;
+            None for no limit. Arguments and results of the step are not in it.
+        solver: a name from `solvers.available()`; "auto" proves as much as it can within `time_limit`.
+        argnums: which arguments to differentiate.
+        has_aux: whether the loss returns `(value, aux)`.
+        static_argnums: arguments not to trace, by position. Booleans, strings and functions are never traced.
+        static_argnames: the same by name.
+        costs: what recomputation is charged: "roofline" (seconds), "flops", or a function of (flops, moved_bytes).
+        time_limit: seconds for the solver.
+        seed: of the solver.
+        workers: threads of the solver; None for all cores.
+        progress: called by the solver from time to time.
+        **kwargs: further arguments of the loss, not differentiated.
+
+    Returns:
+        The plan: schedule, predictions, and the scheduled function.
+
+    Raises:
+        InvalidLoss: if the loss cannot be differentiated.
+        InvalidBudget: if the budget is not one.
+        InfeasibleBudget: if it cannot be met, with the smallest that can and the source line that stands in the way.
+        InvalidArgument: for an unknown solver or option.
+    """
+    start = time.perf_counter()
+    if not callable(fun):
+        raise InvalidArgument(f"the first argument of plan is the loss, a function; got {type(fun).__name__}")
+    loss = Loss(fun, _as_ints(argnums), has_aux, _as_tuple(static_argnums), _as_tuple(static_argnames))
+    call = loss.call(args, kwargs)
+    fused = analyse(loss, call, costs=costs)
+    budget_bytes = None if budget is None else parse_budget(budget, keep_all_peak(fused.graph))
+    solution = _solve(fused, budget_bytes, solver, time_limit=time_limit, seed=seed, workers=workers, progress=progress)
+    return Plan(loss, call, fused, solution, budget_bytes, time.perf_counter() - start)
+
+
+def analyse(loss: Loss, call: Call, *, costs: str | CostRule = "roofline") -> Fused:
+    """Traces a loss and groups its step: everything of planning that comes before solving."""
+    rule = COSTS.get(costs) if isinstance(costs, str) else costs
+    if rule is None:
+        raise InvalidArgument(f"costs={costs!r} is unknown: choose one of {', '.join(map(repr, COSTS))}, or pass a function")
+    traced = loss.trace(call)
+    program = flatten(traced.jaxpr)
+    if not program.equations:
+        raise InvalidLoss(f"{loss.name} computes nothing from its arguments, so there is nothing to plan")
+    return fuse(program, primal_outputs=traced.primal_outputs, cost=rule)
+
+
+def value_and_grad(
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    *,
+    budget: int | float | str,
+    **options: Any,
+) -> Callable[..., Any]:
+    """`jax.value_and_grad` under a memory budget: plans on the first call for each set of shapes and static values.
+
+    The result may be called inside or outside `jax.jit`. On the CPU give the outermost `jax.jit` the compiler options
+    `remat_lab.measure.SCHEDULERS["memory"]`, without which XLA:CPU does not keep to the planned peak.
+
+    Args:
+        fun: scalar loss of pytrees.
+        argnums: which arguments to differentiate.
+        has_aux: whether the loss returns `(value, aux)`.
+        budget: as for `plan`.
+        **options: further options of `plan`, such as `solver` or `static_argnames`.
+
+    Returns:
+        A function with the signature of `fun`. Its attribute `plans` maps call signatures to plans.
+    """
+    return PlannedFunction(fun, argnums, has_aux, budget, options)
+
+
+class PlannedFunction:
+    """What `value_and_grad` returns."""
+
+    def __init__(
+        self,
+        fun: Callable[..., Any],
+        argnums: int | Sequence[int],
+        has_aux: bool,
+        budget: int | float | str,
+        options: dict[str, Any],
+    ):
+        statics = _as_tuple(options.get("static_argnums", ())), _as_tuple(options.get("static_argnames", ()))
+        self._loss = Loss(fun, _as_ints(argnums), has_aux, *statics)
+        self._plan = partial(plan, fun, budget=budget, argnums=argnums, has_aux=has_aux, **options)
+        self.plans: dict[Any, Plan] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Value and gradient, planned for these shapes."""
+        signature = self._loss.call(args, kwargs).signature
+        if signature not in self.plans:
+            self.plans[signature] = self._plan(*args, **kwargs)
+        return self.plans[signature].value_and_grad()(*args, **kwargs)
+
+
+def _solve(fused: Fused, budget: int | None, solver: str, **options: Any) -> Solution:
+    try:
+        return solve(fused.graph, budget, solver, **options)
+    except ValueError as error:
+        if type(error) is ValueError:
+            raise InvalidArgument(str(error)) from error
+        raise
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return (value,) if isinstance(value, int | str) else tuple(value)
+
+
+def _as_ints(argnums: int | Sequence[int]) -> int | tuple[int, ...]:
+    return argnums if isinstance(argnums, int) else tuple(argnums)

@@ -1,0 +1,154 @@
+"""What an equation costs: FLOPs by rule, bytes by type, seconds by roofline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from remat_lab import _compat
+from remat_lab.primitives import COLLECTIVES, ELEMENTWISE, MOVEMENT, REDUCTIONS, VIEWS, nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine as the roofline model sees it.
+
+    Attributes:
+        flops_per_second: arithmetic peak.
+        bytes_per_second: memory bandwidth.
+    """
+
+    flops_per_second: float
+    bytes_per_second: float
+
+    def seconds(self, flops: float, moved_bytes: float) -> float:
+        """Time of a kernel that is bound by the slower of arithmetic and memory (Williams et al. 2009)."""
+        return max(flops / self.flops_per_second, moved_bytes / self.bytes_per_second)
+
+
+# Orders of magnitude for two cores; plans depend on the ratio of the two only.
+CPU = Machine(flops_per_second=1e11, bytes_per_second=2e10)
+
+
+def flops(eqn: _compat.Equation) -> float:
+    """Floating-point operations of one equation; a multiply-add counts as two, a loop body once per trip.
+
+    A primitive without a rule is charged one operation per element read and written, never zero.
+    """
+    rule = _RULES.get(eqn.primitive.name)
+    if rule is not None:
+        return rule(eqn)
+    bodies = _compat.sub_jaxprs(eqn)
+    if bodies:
+        return max(sum(flops(inner) for inner in body.eqns) for body in bodies)
+    return float(sum(_elements(v.aval) for v in (*eqn.invars, *eqn.outvars)))
+
+
+def has_rule(eqn: _compat.Equation) -> bool:
+    """Whether `flops` knows the primitive, rather than using its default."""
+    return eqn.primitive.name in _RULES or bool(_compat.sub_jaxprs(eqn))
+
+
+def moved_bytes(eqn: _compat.Equation) -> int:
+    """Bytes that the equation reads and writes when it runs alone."""
+    return sum(nbytes(v.aval) for v in (*eqn.invars, *eqn.outvars))
+
+
+def _elements(aval: Any) -> int:
+    return math.prod(int(d) for d in getattr(aval, "shape", ()))
+
+
+def _shape(atom: Any) -> tuple[int, ...]:
+    return tuple(int(d) for d in atom.aval.shape)
+
+
+def _out(eqn: _compat.Equation) -> float:
+    return float(_elements(eqn.outvars[0].aval)) if eqn.outvars else 0.0
+
+
+def _in(eqn: _compat.Equation) -> float:
+    return float(_elements(eqn.invars[0].aval))
+
+
+def _zero(_: _compat.Equation) -> float:
+    return 0.0
+
+
+def _dot(eqn: _compat.Equation) -> float:
+    (contracted, _), _ = eqn.params["dimension_numbers"]
+    shape = _shape(eqn.invars[0])
+    return 2 * _out(eqn) * math.prod(shape[d] for d in contracted)
+
+
+def _convolution(eqn: _compat.Equation) -> float:
+    kernel = _shape(eqn.invars[1])
+    # Each output element sums over the kernel's elements of one output channel: its input channels are already per group.
+    return 2 * _out(eqn) * math.prod(kernel) / kernel[eqn.params["dimension_numbers"].rhs_spec[0]]
+
+
+def _scan(eqn: _compat.Equation) -> float:
+    return eqn.params["length"] * sum(flops(inner) for inner in eqn.params["jaxpr"].eqns)
+
+
+def _while(eqn: _compat.Equation) -> float:
+    # The trip count is not in the program: charged as one trip, and kept rather than recomputed where it can matter.
+    return sum(flops(inner) for key in ("cond_jaxpr", "body_jaxpr") for inner in eqn.params[key].eqns)
+
+
+def _sort(eqn: _compat.Equation) -> float:
+    shape = _shape(eqn.invars[0])
+    length = shape[eqn.params.get("dimension", -1)] if shape else 1
+    return _in(eqn) * max(1.0, math.log2(max(2, length)))
+
+
+def _fft(eqn: _compat.Equation) -> float:
+    points = math.prod(eqn.params["fft_lengths"])
+    return 5 * _in(eqn) * math.log2(max(2, points))
+
+
+def _cubic(factor: float) -> Callable[[_compat.Equation], float]:
+    def rule(eqn: _compat.Equation) -> float:
+        return factor * _in(eqn) * _shape(eqn.invars[0])[-1]
+
+    return rule
+
+
+def _triangular_solve(eqn: _compat.Equation) -> float:
+    return float(_elements(eqn.invars[1].aval) * _shape(eqn.invars[0])[-1])
+
+
+def _random_bits(eqn: _compat.Equation) -> float:
+    return 50 * _out(eqn)  # threefry2x32: 20 rounds of add, rotate and xor on pairs of words
+
+
+def _scatter(eqn: _compat.Equation) -> float:
+    return float(_elements(eqn.invars[-1].aval))
+
+
+_RULES: dict[str, Callable[[_compat.Equation], float]] = {
+    **dict.fromkeys(ELEMENTWISE, _out),
+    **dict.fromkeys(MOVEMENT | VIEWS, _zero),
+    **dict.fromkeys(REDUCTIONS, _in),
+    **dict.fromkeys(COLLECTIVES - {"shard_map"}, _in),
+    **dict.fromkeys(("gather", "dynamic_slice", "dynamic_update_slice", "clamp"), _out),
+    **dict.fromkeys(("scatter", "scatter-add", "scatter_add", "scatter_mul", "scatter_min", "scatter_max"), _scatter),
+    **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "select_and_scatter_add"), _in),
+    **dict.fromkeys(("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min"), _in),
+    **dict.fromkeys(("random_bits", "threefry2x32", "rng_bit_generator"), _random_bits),
+    **dict.fromkeys(("random_seed", "random_wrap", "random_unwrap", "random_split", "random_fold_in", "random_clone"), _out),
+    **dict.fromkeys(("sort", "top_k", "approx_top_k"), _sort),
+    "dot_general": _dot,
+    "conv_general_dilated": _convolution,
+    "scan": _scan,
+    "while": _while,
+    "fft": _fft,
+    "cholesky": _cubic(1 / 3),
+    "qr": _cubic(2),
+    "lu": _cubic(2 / 3),
+    "svd": _cubic(20),
+    "eigh": _cubic(9),
+    "eig": _cubic(25),
+    "triangular_solve": _triangular_solve,
+}

@@ -1,0 +1,96 @@
+"""Schedule → program: the planned steps in exactly the planned order.
+
+XLA is free to reorder, merge and duplicate what data flow allows, so the order is put into the data flow: a step's inputs pass
+an `optimization_barrier` together with the results of all steps since the last barrier. Then no step can start before the
+one before it has ended, and a recomputation, reading values that passed a later barrier, cannot be merged with the first
+computation. A step left out of this chain could be delayed, and would keep its inputs alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax import lax
+
+from remat_lab import _compat
+from remat_lab.flatten import Equation, Program
+from remat_lab.fuse import Fused, Group
+from solvers.schedule import Compute, Schedule
+
+# Values below this are not worth holding back the fusion of what makes them; smaller programs scale it down.
+_SMALL_BYTES = 1 << 14
+
+
+def run_schedule(fused: Fused, schedule: Schedule, program: Program, args: Sequence[Any]) -> list[Any]:
+    """Runs or traces a program in a schedule's order.
+
+    Args:
+        fused: what the schedule was made for.
+        schedule: a valid schedule of `fused.graph`.
+        program: a program with the same fingerprint as `fused.program`; its parameters and constants are used.
+        args: one array per input of the program.
+
+    Returns:
+        The program's outputs. Values are dropped where the schedule frees them, so that running without `jit` keeps the plan
+        too.
+    """
+    env: dict[int, Any] = {**program.constants, **dict(zip(program.inputs, args, strict=True))}
+    value_of = {node: value for value, node in fused.node_of.items()}
+    small = min(_SMALL_BYTES, max(program.bytes, default=0) // 64)
+    pending: dict[int, Any] = {}
+    for step in schedule.steps:
+        if not isinstance(step, Compute):
+            env.pop(value_of.get(step.node, -1), None)
+            continue
+        group = fused.groups[step.node]
+        tied = _tied(program, group, small)
+        if tied and pending:
+            held, _ = lax.optimization_barrier(([env[v] for v in tied], list(pending.values())))
+            env.update(zip(tied, held, strict=True))
+            pending = {}
+        local: dict[int, Any] = {}
+        for k in group.equations:
+            _run(program.equations[k], local, env)
+        for value in group.values:
+            env[value] = local[value]
+            if _can_pass_barrier(program.avals[value]):
+                pending[value] = local[value]
+    return [v.val if isinstance(v, _compat.Literal) else _resolve(program, env, v) for v in program.outputs]
+
+
+def _tied(program: Program, group: Group, small: int) -> list[int]:
+    """The inputs that carry a step's place in the order: the large ones.
+
+    A step without large inputs may run early, unless that would make a large result early too. It cannot run late: the next
+    barrier waits for it.
+    """
+    passable = [v for v in group.reads if _can_pass_barrier(program.avals[v])]
+    large = [v for v in passable if program.bytes[v] >= small]
+    return large or (passable if any(program.bytes[v] >= small for v in group.values) else [])
+
+
+def _can_pass_barrier(aval: Any) -> bool:
+    dtype = getattr(aval, "dtype", None)
+    return dtype is not None and "Ref" not in type(aval).__name__ and not jax.dtypes.issubdtype(dtype, jax.dtypes.extended)
+
+
+def _run(q: Equation, local: dict[int, Any], env: dict[int, Any]) -> None:
+    """Runs an equation on values of its own step or of earlier ones; the results go to `local`."""
+    values = [v.val if isinstance(v, _compat.Literal) else local[v] if v in local else env[v] for v in q.ins]
+    local.update(zip(q.outs, _compat.bind(q.eqn, values), strict=True))
+
+
+def _resolve(program: Program, env: dict[int, Any], value: int) -> Any:
+    """A value, or a view of one, that the schedule left live."""
+    chain: list[Equation] = []
+    while value not in env:
+        q = program.equations[program.producer[value]]
+        chain.append(q)
+        value = q.ins[0]  # type: ignore[assignment]
+    local = {value: env[value]}
+    for q in reversed(chain):
+        _run(q, local, env)
+        value = q.outs[0]
+    return local[value]

@@ -1,0 +1,19 @@
+"""Errors about a user's function, arguments or options. Solver errors live in `solvers.errors`."""
+
+from __future__ import annotations
+
+
+class RematLabError(Exception):
+    """Base class of every error raised by `remat_lab` itself."""
+
+
+class InvalidLoss(RematLabError, TypeError):
+    """The function to plan is not a loss that can be differentiated: wrong output, no floating-point inputs."""
+
+
+class InvalidArgument(RematLabError, ValueError):
+    """An option or an argument has a value that cannot be used."""
+
+
+class PlanMismatch(RematLabError, ValueError):
+    """A plan is used with other shapes, dtypes, static values or another program than it was made for."""

@@ -1,0 +1,227 @@
+"""Program → `solvers.Graph`: one node for each value that XLA would write to memory, and the map back to equations.
+
+XLA computes most equations inside the kernel that reads them. A value is taken as written if
+
+- its equation is heavy (a dot, convolution, reduction, gather, sort, loop, custom call), or must not run twice;
+- or a heavy equation other than a reduction reads it;
+- or it leaves the program;
+- or it is large, and recomputing it inside each of its n readers would read more bytes than writing it once and reading it
+  back: `n * read > read + own + n * own`, where `own` is its size and `read` the size of the written values behind it.
+
+Views (a reshape, say) are never written: whoever reads one reads the value that it renames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from remat_lab import _compat, costs
+from remat_lab.flatten import Equation, Program, flatten
+from remat_lab.primitives import FUSIBLE, REDUCTIONS, VIEWS, forbids_replay
+from remat_lab.workspace import convolution_copies
+from solvers.graph import Graph, Node
+from solvers.schedule import Schedule
+from solvers.simulate import simulate
+
+CostRule = Callable[[float, int], float]
+"""Cost of a step from its FLOPs and the bytes it moves."""
+
+_LARGE_BYTES = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The equations of one step.
+
+    Attributes:
+        root: position of the equation whose results the step writes.
+        equations: positions of all equations that the step runs, in order; `root` is the last.
+        values: the values it writes, in the order of its nodes.
+        reads: the written values, arguments and constants that it reads.
+        flops: of all its equations.
+        moved_bytes: bytes read and written.
+    """
+
+    root: int
+    equations: tuple[int, ...]
+    values: tuple[int, ...]
+    reads: tuple[int, ...]
+    flops: float
+    moved_bytes: int
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A graph and the way back to the program.
+
+    Attributes:
+        program: what was fused.
+        graph: one node per written value, in the program's order.
+        groups: for each node with a step of its own, its equations.
+        node_of: the node of each written value.
+        forward_nodes: nodes before this position belong to the forward pass.
+    """
+
+    program: Program
+    graph: Graph
+    groups: dict[int, Group]
+    node_of: dict[int, int]
+    forward_nodes: int
+
+    def root(self, node: int) -> Equation:
+        """The equation whose result a node is."""
+        return self.program.equations[self.groups[self.graph.step_of(node)].root]
+
+    def flops(self, order: tuple[int, ...]) -> float:
+        """FLOPs of an order of computations."""
+        return sum(self.groups[v].flops for v in order)
+
+
+def fuse(program: Program, *, primal_outputs: int = 0, cost: CostRule = costs.CPU.seconds) -> Fused:
+    """Groups a program's equations into the steps that a schedule may order.
+
+    Args:
+        program: from `flatten`.
+        primal_outputs: the first this many outputs belong to the forward pass; everything after the last equation that they
+            need is backward and is never recomputed. 0 if the program has no backward pass.
+        cost: cost of a step from its FLOPs and moved bytes.
+
+    Returns:
+        The graph and its map. Program outputs are `external`: their bytes lie in the caller's buffers.
+    """
+    base = _bases(program)
+    written = _written(program, base)
+    last_primal = max(
+        (
+            program.producer[base[v]]
+            for v in program.outputs[:primal_outputs]
+            if isinstance(v, int) and base[v] in program.producer
+        ),
+        default=-1,
+    )
+    external = {base[v] for v in program.outputs if isinstance(v, int)}
+    nodes: list[Node] = []
+    groups: dict[int, Group] = {}
+    node_of: dict[int, int] = {}
+    for k, is_root in enumerate(written):
+        if not is_root:
+            continue
+        q = program.equations[k]
+        group = _group(program, written, k)
+        lead = len(nodes)
+        deps = tuple(sorted({node_of[v] for v in group.reads if v in node_of}))
+        values = q.outs or (None,)
+        source = q.source_line
+        for i, v in enumerate(values):
+            size = 0 if v is None else program.bytes[v]
+            part = f".{i}" if len(values) > 1 else ""
+            name = f"{q.name}{part} {'effect' if v is None else program.avals[v]} at {source}"
+            nodes.append(
+                Node(
+                    name=name,
+                    cost=0.0 if i else cost(group.flops, group.moved_bytes),
+                    size=size,
+                    deps=() if i else deps,
+                    workspace=0 if i else _workspace(q.eqn),
+                    recomputable=all(forbids_replay(program.equations[e].eqn) is None for e in group.equations),
+                    backward=primal_outputs > 0 and k > last_primal,
+                    part_of=lead if i else None,
+                    external=v in external,
+                )
+            )
+            if v is not None:
+                node_of[v] = lead + i
+        groups[lead] = group
+    outputs = tuple(node_of[v] for v in external if v in node_of)
+    forward = next((v for v, node in enumerate(nodes) if node.backward), len(nodes))
+    return Fused(program, Graph(tuple(nodes), outputs), groups, node_of, forward)
+
+
+def _bases(program: Program) -> list[int]:
+    """For each value, the value whose bytes it is: itself unless it is a view."""
+    base = list(range(len(program.avals)))
+    for q in program.equations:
+        if q.name in VIEWS and isinstance(q.ins[0], int):
+            base[q.outs[0]] = base[q.ins[0]]
+    return base
+
+
+def _is_view(q: Equation) -> bool:
+    return q.name in VIEWS and isinstance(q.ins[0], int)
+
+
+def _written(program: Program, base: list[int]) -> list[bool]:
+    """For each equation, whether its results are written to memory."""
+    equations, producer = program.equations, program.producer
+    readers: dict[int, list[int]] = {}
+    for k, q in enumerate(equations):
+        if not _is_view(q):
+            for v in dict.fromkeys(base[u] for u in q.reads):
+                readers.setdefault(v, []).append(k)
+    leaves = {base[v] for v in program.outputs if isinstance(v, int)}
+    heavy = [q.name not in FUSIBLE or forbids_replay(q.eqn) is not None for q in equations]
+    forces = [heavy[k] and q.name not in REDUCTIONS for k, q in enumerate(equations)]
+    written = [
+        not _is_view(q) and (heavy[k] or any(o in leaves or any(forces[c] for c in readers.get(o, ())) for o in q.outs))
+        for k, q in enumerate(equations)
+    ]
+    # Written readers of each unwritten value, through the fusible equations between.
+    ends: list[set[int]] = [set() for _ in equations]
+    for k in reversed(range(len(equations))):
+        for o in equations[k].outs:
+            for c in readers.get(o, ()):
+                ends[k].update((c,) if written[c] else ends[c])
+    large = min(_LARGE_BYTES, sum(sum(program.bytes[o] for o in q.outs) for q in equations) // 2000)
+    behind: list[dict[int, int]] = [{} for _ in equations]
+    for k, q in enumerate(equations):
+        if _is_view(q):
+            continue
+        for v in dict.fromkeys(base[u] for u in q.reads):
+            if v in producer:
+                p = producer[v]
+                behind[k].update({v: program.bytes[v]} if written[p] else behind[p])
+        own, read, n = sum(program.bytes[o] for o in q.outs), sum(behind[k].values()), len(ends[k])
+        if not written[k] and own >= large and n * read > read + own + n * own:
+            written[k] = True
+    return written
+
+
+def _group(program: Program, written: list[bool], root: int) -> Group:
+    inside: set[int] = set()
+    reads: dict[int, None] = {}
+    todo = [root]
+    while todo:
+        k = todo.pop()
+        if k in inside:
+            continue
+        inside.add(k)
+        for v in program.equations[k].reads:
+            p = program.producer.get(v)
+            if p is None or written[p]:
+                reads[v] = None
+            else:
+                todo.append(p)
+    equations = tuple(sorted(inside))
+    values = program.equations[root].outs
+    return Group(
+        root=root,
+        equations=equations,
+        values=values,
+        reads=tuple(reads),
+        flops=sum(costs.flops(program.equations[k].eqn) for k in equations),
+        moved_bytes=sum(program.bytes[v] for v in (*reads, *values)),
+    )
+
+
+def _workspace(eqn: _compat.Equation) -> int:
+    """Bytes that a step needs while it runs: the peak of a loop's or branch's body, or copies that the backend makes."""
+    if eqn.primitive.name == "conv_general_dilated":
+        return convolution_copies(eqn)
+    peaks = [0]
+    for body in _compat.sub_jaxprs(eqn):
+        program = flatten(body)
+        if program.equations:
+            graph = fuse(program).graph
+            peaks.append(simulate(graph, Schedule.from_order(graph, graph.steps)).peak)
+    return max(peaks)

@@ -1,0 +1,223 @@
+"""`Plan`: a schedule for a loss, and everything that can be done with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import jax
+
+from remat_lab.emit import run_schedule
+from remat_lab.errors import InvalidArgument, InvalidLoss, PlanMismatch
+from remat_lab.flatten import Program, flatten
+from remat_lab.fuse import Fused
+from remat_lab.measure import SCHEDULERS, Compiled, compile_program
+from remat_lab.trace import Call, Loss, Traced
+from remat_lab.verify import Difference, largest_difference
+from solvers.graph import Graph
+from solvers.schedule import Schedule
+from solvers.simulate import simulate
+from solvers.solution import Solution
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """What a plan promises, by simulation.
+
+    Attributes:
+        peak_bytes: peak of temporaries: what the budget is about.
+        total_bytes: peak with the program's results counted as well; arguments are in neither.
+        keep_all_peak_bytes: peak of temporaries if every value is kept until its last use.
+        flops: of the whole step.
+        extra_flops_ratio: FLOPs of recomputation over those of computing everything once.
+        live: bytes of temporaries live during each computation of the schedule.
+        starts_backward: position of the first backward computation among them.
+    """
+
+    peak_bytes: int
+    total_bytes: int
+    keep_all_peak_bytes: int
+    flops: float
+    extra_flops_ratio: float
+    live: tuple[int, ...]
+    starts_backward: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A planned value-and-gradient step. Make one with `plan`.
+
+    Attributes:
+        loss: the user's function and its options.
+        call: the arguments planned for.
+        fused: graph and program.
+        solution: the solver's answer.
+        budget_bytes: largest peak of temporaries allowed; None if no budget was given.
+        seconds: time of tracing, grouping and solving.
+    """
+
+    loss: Loss
+    call: Call
+    fused: Fused
+    solution: Solution
+    budget_bytes: int | None
+    seconds: float
+
+    @property
+    def graph(self) -> Graph:
+        """What was scheduled."""
+        return self.fused.graph
+
+    @property
+    def schedule(self) -> Schedule:
+        """The order of computations and frees."""
+        return self.solution.schedule
+
+    @property
+    def program(self) -> Program:
+        """The traced step, flat."""
+        return self.fused.program
+
+    @property
+    def compiler_options(self) -> dict[str, str]:
+        """XLA options that the predicted peak needs on the present backend; empty on GPU and TPU."""
+        return dict(SCHEDULERS["memory"]) if jax.default_backend() == "cpu" else {}
+
+    @cached_property
+    def predicted(self) -> Predicted:
+        """Peak, FLOPs and the live-byte timeline."""
+        graph, order = self.graph, self.schedule.order
+        result = simulate(graph, self.schedule)
+        once, flops = self.fused.flops(graph.steps), self.fused.flops(order)
+        return Predicted(
+            peak_bytes=result.peak,
+            total_bytes=result.peak_total,
+            keep_all_peak_bytes=keep_all_peak(graph),
+            flops=flops,
+            extra_flops_ratio=(flops - once) / once if once else 0.0,
+            live=result.live,
+            starts_backward=next((p for p, v in enumerate(order) if graph.nodes[v].backward), len(order)),
+        )
+
+    def value_and_grad(self) -> Callable[..., Any]:
+        """The step as a function with the loss's signature.
+
+        It returns what `jax.value_and_grad(loss, argnums, has_aux)` does, runs in the planned order, and is meant to be
+        jitted, with `compiler_options` (or use `jit`). Each call traces the loss anew, so arrays that the loss closes over are
+        read at that moment.
+
+        Raises (when called):
+            PlanMismatch: if shapes, dtypes, static values or the traced program differ from those planned for.
+        """
+
+        def scheduled(*args: Any, **kwargs: Any) -> Any:
+            call = self.loss.call(args, kwargs)
+            call.check_same(self.call)
+            return self._run(call)
+
+        scheduled.__name__ = f"{self.loss.name}_value_and_grad"
+        return scheduled
+
+    def jit(self) -> Callable[..., Any]:
+        """`value_and_grad` compiled with `compiler_options`; static arguments need no declaration.
+
+        Inside a larger jitted program pass `compiler_options` to the outermost `jax.jit` instead: JAX refuses them further in.
+        """
+        step = jax.jit(partial(self._run_values, self.call), compiler_options=self.compiler_options or None)
+        structure = self.loss.trace(self.call)
+
+        def compiled(*args: Any, **kwargs: Any) -> Any:
+            call = self.loss.call(args, kwargs)
+            call.check_same(self.call)
+            return structure.unflatten(step(*call.values))
+
+        compiled.__name__ = f"{self.loss.name}_value_and_grad"
+        return compiled
+
+    def measure(self) -> dict[str, Compiled]:
+        """Compiles the step under each scheduler of the backend, without running it.
+
+        Returns:
+            Statistics by name of the scheduler; the plan's promise is about the one whose options are `compiler_options`.
+        """
+        schedulers = SCHEDULERS if jax.default_backend() == "cpu" else {"default": {}}
+        step = partial(self._run_values, self.call)
+        shapes = [_as_shape(v) for v in self.call.values]
+        return {name: compile_program(step, *shapes, compiler_options=options) for name, options in schedulers.items()}
+
+    def verify(self, *args: Any, **kwargs: Any) -> Difference:
+        """Runs the plan and plain JAX on real arguments, both compiled with `compiler_options`.
+
+        Returns:
+            The largest difference of value, aux and gradients.
+
+        Raises:
+            PlanMismatch: if the arguments are not of the shapes planned for.
+        """
+        call = self.loss.call(args, kwargs)
+        call.check_same(self.call)
+
+        def plain(*values: Any) -> list[Any]:
+            traced = self.loss.trace(call)
+            return jax.core.eval_jaxpr(traced.jaxpr, traced.jaxpr.consts, *values)
+
+        options = self.compiler_options or None
+        if any(isinstance(v, jax.ShapeDtypeStruct) for v in call.values):
+            raise InvalidArgument("verify runs the program, so it needs real arrays, not jax.ShapeDtypeStruct")
+        values = call.values
+        expected = jax.jit(plain, compiler_options=options)(*values)
+        actual = jax.jit(partial(self._run_values, call), compiler_options=options)(*values)
+        return largest_difference(expected, actual)
+
+    def _run(self, call: Call) -> Any:
+        traced, program = self._retrace(call)
+        return traced.unflatten(_not_differentiable(partial(run_schedule, self.fused, self.schedule, program))(call.values))
+
+    def _run_values(self, call: Call, *values: Any) -> list[Any]:
+        _, program = self._retrace(call)
+        return run_schedule(self.fused, self.schedule, program, values)
+
+    def _retrace(self, call: Call) -> tuple[Traced, Program]:
+        traced = self.loss.trace(call)
+        program = flatten(traced.jaxpr)
+        if program.fingerprint != self.program.fingerprint:
+            raise PlanMismatch(_first_difference(self.loss.name, self.program, program))
+        return traced, program
+
+
+def keep_all_peak(graph: Graph) -> int:
+    """Peak of temporaries when every value is computed once and kept until its last use, bytes."""
+    return simulate(graph, Schedule.from_order(graph, graph.steps)).peak
+
+
+def _not_differentiable(run: Callable[[Sequence[Any]], list[Any]]) -> Callable[[Sequence[Any]], list[Any]]:
+    """Forbids differentiating what is already a gradient: inlined custom rules would be lost without a word."""
+    guarded = jax.custom_jvp(run)
+
+    @guarded.defjvp
+    def refuse(primals: Any, tangents: Any) -> Any:
+        raise InvalidLoss(
+            "an exact schedule is a finished program and cannot be differentiated again: take derivatives of the loss first, "
+            "and plan what you really run"
+        )
+
+    return guarded
+
+
+def _first_difference(name: str, planned: Program, traced: Program) -> str:
+    for ours, theirs in zip(planned.equations, traced.equations, strict=False):
+        if ours.name != theirs.name or ours.ins != theirs.ins or ours.outs != theirs.outs:
+            where = f"{theirs.name} at {theirs.source_line} stands where the plan has {ours.name} at {ours.source_line}"
+            break
+    else:
+        where = f"{len(traced.equations)} equations instead of {len(planned.equations)}, or other types"
+    return (
+        f"{name} traces to another program than the one planned: {where}. "
+        "Something that it reads beside its arguments has changed; plan again."
+    )
+
+
+def _as_shape(value: Any) -> Any:
+    return value if isinstance(value, int | float | complex) else jax.ShapeDtypeStruct(value.shape, value.dtype)
