@@ -47,12 +47,15 @@ def picture(data: Json, path: str | Path) -> None:
         InvalidArgument: if the suffix is none of `FORMATS`.
         OSError: if the file cannot be written.
     """
+    from matplotlib import rc_context
+
     target = Path(path)
     check_format(target)
     figure = draw(data)
     target.parent.mkdir(parents=True, exist_ok=True)
     metadata = {"Date": None} if target.suffix.lower() == ".svg" else None  # the same data gives the same file
-    figure.savefig(target, dpi=160, metadata=metadata)
+    with rc_context({"svg.hashsalt": "remat-lab"}):
+        figure.savefig(target, dpi=160, metadata=metadata)
 
 
 def check_format(path: Path) -> None:
@@ -80,6 +83,7 @@ def draw(data: Json) -> Figure:
     if right is not None:
         grid = right.subplots(lines, columns, squeeze=False, sharey=True)
         _draw_timelines(plans, [ax for row in grid for ax in row], columns)
+        right.supxlabel("step", fontsize=9)
         right.suptitle("Live bytes of each plan (dashed: budget, dotted: backward pass begins)", fontsize=10)
     figure.draw_without_rendering()  # settles the layout, which the labels depend on
     _label_rows(data["rows"], ax)
@@ -163,8 +167,6 @@ def _draw_timelines(plans: Sequence[Json], axes: Sequence[Axes], columns: int) -
         ax.set_ylim(0, 1.18 * top or 1)
         if position % columns == 0:
             ax.set_ylabel("live (MB)", fontsize=8)
-        if position + columns >= len(plans):
-            ax.set_xlabel("step", fontsize=8)
     for ax in axes[len(plans) :]:
         ax.set_axis_off()
 
