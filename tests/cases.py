@@ -82,6 +82,43 @@ CASES = (
         8,
         {8: 3},
     ),
+    # b (10 bytes) must go during d, and comes back cheaply only if a, which nothing else reads, is kept for it: a, b and c
+    # make 12 then, as do b, d and e at the end.
+    Case(
+        "kept for a recomputation",
+        Graph(
+            (
+                Node("a", 100, 1),
+                Node("b", 1, 10, (0,)),
+                Node("c", 1, 1, (1,)),
+                Node("d", 1, 1, (2,), workspace=8),
+                Node("e", 1, 1, (1, 3)),
+            ),
+            (4,),
+        ),
+        (1, 11, 11, 20, 12),
+        12,
+        {20: 104, 19: 105, 12: 105},
+    ),
+    # With 15 nothing else fits beside d, so a and b must both come back in the last stage: b before a would do (12), but stages
+    # recompute in increasing position, and b while a is there makes 22. So b is kept beside d, which makes 16, and only a comes
+    # back; its first instance is dropped unread.
+    Case(
+        "recomputed in increasing position",
+        Graph(
+            (
+                Node("a", 1, 10),
+                Node("x", 1, 0),
+                Node("b", 1, 1, (1,), workspace=10),
+                Node("d", 1, 1, workspace=14),
+                Node("e", 1, 1, (0, 2, 3)),
+            ),
+            (4,),
+        ),
+        (10, 10, 21, 26, 13),
+        16,
+        {26: 5, 25: 6, 16: 6},
+    ),
     # Three layers. Keeping all: f0 f1 f2 and then b2 make 4. With 3, b2 reads f1, f2, so f0 has to go, and f0 is
     # computed again for b1, which then holds f0, f1, b2 and its own result: 4 again. So 4 is the least.
     Case("training chain of 3", training_chain(3), (1, 2, 3, 4, 4, 2), 4, {4: 6}),

@@ -51,6 +51,14 @@ def test_the_cost_floor_sees_what_must_be_dropped() -> None:
     assert bounds.cost_floor(Graph(nodes, (4,)), 4) >= 11 + 7
 
 
+def test_the_cost_floor_drops_in_fractions() -> None:
+    """10 bytes must go: the large value, for 20. Taking the small one (1 byte for 1) first, whole, would make 21."""
+    nodes = (Node("small", 1, 1), Node("large", 20, 10), Node("wide", 1, 1, workspace=20), Node("end", 1, 0, (0, 1, 2)))
+    graph = Graph(nodes, (3,))
+    assert bounds.cost_floor(graph, 22) == pytest.approx(23 + 1 + 20 * 9 / 10)
+    assert brute_force.brute_force(graph, 22).cost == 23 + 20
+
+
 def test_the_bottleneck_counts_values_that_exist_once() -> None:
     """`once` cannot be recomputed and is read at the end, so it is live during `wide`, which does not touch it."""
     nodes = (

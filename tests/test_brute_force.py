@@ -109,6 +109,23 @@ def test_the_smallest_budget_is_exact(graph: Graph, order: str, copies: int | No
         assert caught.value.minimum == smallest.budget
 
 
+def test_any_order_may_recompute_in_any_order() -> None:
+    (graph,) = (case.graph for case in CASES if case.name == "recomputed in increasing position")
+    assert minimum_budget(graph, order="any").budget == 15
+
+
+@given(graphs(min_nodes=5, max_nodes=8), st.sampled_from(["given", "any"]), st.data())
+@settings(max_examples=40)
+def test_guidance_does_not_change_the_optimum(graph: Graph, order: str, data: st.DataObject) -> None:
+    """A* with its estimate, against the same search without one."""
+    keep_all = simulate(graph, Schedule.from_order(graph, graph.steps)).peak
+    budget = data.draw(st.integers(minimum_budget(graph, order=order).budget, keep_all))
+    guided = brute_force(graph, budget, order=order).cost
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("solvers.brute_force._Space.debt", lambda space, state: 0.0)
+        assert brute_force(graph, budget, order=order).cost == guided
+
+
 def test_a_second_copy_can_be_too_few() -> None:
     graph = training_chain(5)
     assert brute_force(graph, 4).cost == 13

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from strategies import graphs, training_graphs
 
 from solvers import brute_force, chen, keep_all, recursive
+from solvers.candidates import choose
 from solvers.errors import InfeasibleBudget, UnsupportedGraph
 from solvers.graph import Graph, Node, chain, training_chain
 from solvers.replay import in_given_order, prune, replay
@@ -86,6 +87,12 @@ def test_articulation_points_of_residual_blocks() -> None:
     assert [forward.crossing[c] for c in (1, 2, 3, 4)] == [8, 16, 16, 8]
 
 
+def test_every_cut_that_one_value_crosses_is_an_articulation_point() -> None:
+    """Sizes fall along the chain, so that only the last cut is a local minimum of the crossing bytes."""
+    forward = Forward.of(_sized_chain([9, 8, 7, 6, 5, 4]))
+    assert forward.articulation_points == (1, 2, 3, 4, 5)
+
+
 def test_a_small_value_that_crosses_everything_hides_no_narrow_place() -> None:
     graph = _residual(blocks=5, mask=1)
     forward = Forward.of(graph)
@@ -128,6 +135,24 @@ def test_orders_are_put_back_in_the_given_order(graph: Graph, data: st.DataObjec
     back = in_given_order(graph, order)
     assert tuple(dict.fromkeys(back)) == graph.steps
     run(graph, back)
+
+
+def test_a_value_two_levels_down_is_recomputed_twice() -> None:
+    """Late steps read the forward pass from its start: f0 is run in the outer segment, for f1, and again in the inner one."""
+    forward_nodes = [Node(f"f{i}", 1, 1, (i - 1,) if i else ()) for i in range(8)]
+    late = [Node(f"b{i}", 1, 1, (i, i + 7), backward=True) for i in range(8)]
+    graph = Graph((*forward_nodes, *late), (15,))
+    forward = Forward.of(graph)
+    cuts = {0: [4], 1: [2], 2: []}
+    order = replay(forward, nested(forward, lambda start, stop, depth: [] if start else cuts[depth]))
+    assert order == [0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 0, *range(8, 16)]
+
+
+def test_with_a_budget_the_cheapest_order_that_fits_is_chosen() -> None:
+    graph = training_chain(64)
+    orders = [[(f"depth {d}", recursive.recursive_order(graph, depth=d))] for d in (5, 1, 3)]
+    chosen = [choose(graph, b, orders, solver="x", options=Options()).notes["candidate"] for b in (None, 12, 40, 64)]
+    assert chosen == ["depth 5", "depth 3", "depth 1", "depth 1"]
 
 
 def test_values_read_only_late_are_first_computed_there() -> None:
