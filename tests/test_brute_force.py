@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from typing import Any, Literal
 
 import pytest
 from cases import CASES, Case
@@ -98,7 +99,7 @@ def test_more_freedom_never_costs_more(graph: Graph, data: st.DataObject) -> Non
 
 @given(graphs(max_nodes=7), st.sampled_from(["given", "any"]), st.sampled_from([None, 2]))
 @settings(max_examples=60)
-def test_the_smallest_budget_is_exact(graph: Graph, order: str, copies: int | None) -> None:
+def test_the_smallest_budget_is_exact(graph: Graph, order: Literal["given", "any"], copies: int | None) -> None:
     smallest = minimum_budget(graph, order=order, copies=copies)
     assert simulate(graph, Schedule.from_order(graph, smallest.order)).peak == smallest.budget
     assert brute_force(graph, smallest.budget, order=order, copies=copies).peak <= smallest.budget
@@ -116,7 +117,7 @@ def test_any_order_may_recompute_in_any_order() -> None:
 
 @given(graphs(min_nodes=5, max_nodes=8), st.sampled_from(["given", "any"]), st.data())
 @settings(max_examples=40)
-def test_guidance_does_not_change_the_optimum(graph: Graph, order: str, data: st.DataObject) -> None:
+def test_guidance_does_not_change_the_optimum(graph: Graph, order: Literal["given", "any"], data: st.DataObject) -> None:
     """A* with its estimate, against the same search without one."""
     keep_all = simulate(graph, Schedule.from_order(graph, graph.steps)).peak
     budget = data.draw(st.integers(minimum_budget(graph, order=order).budget, keep_all))
@@ -124,6 +125,32 @@ def test_guidance_does_not_change_the_optimum(graph: Graph, order: str, data: st
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("solvers.brute_force._Space.debt", lambda space, state: 0.0)
         assert brute_force(graph, budget, order=order).cost == guided
+
+
+@given(graphs(min_nodes=5, max_nodes=8), st.sampled_from(["given", "any"]), st.sampled_from([None, 2]), st.floats(0, 1))
+@settings(max_examples=60)
+def test_the_estimate_is_never_above_what_is_left_to_pay(
+    graph: Graph, order: Literal["given", "any"], copies: int | None, fraction: float
+) -> None:
+    """Along the optimal path the estimate must stay at or below the remaining cost, or A* could miss it."""
+    smallest = minimum_budget(graph, order=order, copies=copies).budget
+    keep_all = simulate(graph, Schedule.from_order(graph, graph.steps)).peak
+    traced: list[tuple[float, float]] = []
+
+    def follow(space: Any, parent: dict[Any, tuple[Any, int]], state: Any) -> list[int]:
+        left, path = 0.0, []
+        while state in parent:
+            traced.append((space.debt(state), left))
+            state, k = parent[state]
+            left += space.cost[k]
+            path.append(space.steps[k])
+        return path[::-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("solvers.brute_force._trace", follow)
+        brute_force(graph, smallest + int(fraction * (keep_all - smallest)), order=order, copies=copies)
+    assert traced
+    assert all(debt <= left + 1e-9 for debt, left in traced)
 
 
 def test_a_second_copy_can_be_too_few() -> None:

@@ -88,9 +88,9 @@ def test_articulation_points_of_residual_blocks() -> None:
 
 
 def test_every_cut_that_one_value_crosses_is_an_articulation_point() -> None:
-    """Sizes fall along the chain, so that only the last cut is a local minimum of the crossing bytes."""
-    forward = Forward.of(_sized_chain([9, 8, 7, 6, 5, 4]))
-    assert forward.articulation_points == (1, 2, 3, 4, 5)
+    """The crossing bytes have only two local minima, after the layers of 3 bytes."""
+    forward = Forward.of(_sized_chain([5, 4, 3, 5, 4, 3, 5, 4]))
+    assert forward.articulation_points == (1, 2, 3, 4, 5, 6, 7)
 
 
 def test_a_small_value_that_crosses_everything_hides_no_narrow_place() -> None:
