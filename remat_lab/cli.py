@@ -130,7 +130,7 @@ def plan(
         made = _build(model, depth, batch, settings)
         with shown(made.name) as report:
             from remat_lab.api import plan as run
-            from remat_lab.summary import describe_progress, summarise
+            from remat_lab.summary import describe_progress
 
             report("trace", 0, 1)
             result = run(
@@ -145,7 +145,7 @@ def plan(
                 workers=workers,
                 progress=lambda now: report(describe_progress("solve", now), 0, 1),
             )
-        typer.echo(summarise(result))
+        typer.echo(result.summary())
 
 
 @app.command()

@@ -91,7 +91,7 @@ def compare(
     entries = [compile_row(job, entry) for entry in entries]
     references = References(job, entries[0])
     entries = [check_row(job, entry, references) for entry in entries]
-    rows = time_rows(job, entries, rounds)
+    rows = time_rows(job, entries, references, rounds)
     settings = {
         "budgets": [str(strategy.budget) for strategy in chosen if strategy.family == "optimal"],
         "solver": solver,
@@ -103,7 +103,7 @@ def compare(
     }
     peaks = [entry.plan.predicted.keep_all_peak_bytes for entry in entries if entry.plan is not None]
     return Comparison(
-        title=title or getattr(loss, "__name__", type(loss).__name__),
+        title=title or str(getattr(loss, "__name__", type(loss).__name__)),
         rows=tuple(rows),
         keep_all_peak_bytes=peaks[0] if peaks else None,
         settings=settings,

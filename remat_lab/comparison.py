@@ -47,6 +47,8 @@ class Row:
         compiled_extra_flops_ratio: these over plain JAX's, minus 1.
         step_seconds: median of the timed rounds.
         step_time_ratio: median over rounds of the time relative to plain JAX in the same round.
+        step_time_ratio_by_scheduler: of plain JAX compiled with the options of other rows, relative to plain JAX with its own;
+            empty for all other rows.
         step_time_ratio_quartiles: first and third quartile of these.
         max_grad_difference: largest absolute difference of any gradient from plain JAX under the same compiler options; None
             with a reason where it is not finite.
@@ -81,6 +83,7 @@ class Row:
     compiled_extra_flops_ratio: float | None = None
     step_seconds: float | None = None
     step_time_ratio: float | None = None
+    step_time_ratio_by_scheduler: Mapping[str, float] = field(default_factory=dict[str, float])
     step_time_ratio_quartiles: tuple[float, float] | None = None
     max_grad_difference: float | None = None
     max_grad_relative_difference: float | None = None

@@ -12,7 +12,7 @@ from remat_lab.units import MEGABYTE, duration, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, FigureBase
 
 Json = Mapping[str, Any]
 FORMATS = (".png", ".svg", ".pdf")
@@ -75,8 +75,12 @@ def draw(data: Json) -> Figure:
     plans = [row for row in data["rows"] if row.get("timeline")]
     columns = 2 if len(plans) > 3 else 1
     lines = max(1, -(-len(plans) // columns))
-    figure = Figure(figsize=(7.2 + 3.3 * columns if plans else 7.2, 6.6), layout="constrained")
-    left, right = figure.subfigures(1, 2, width_ratios=[7.2, 3.3 * columns], wspace=0.02) if plans else (figure, None)
+    panels = (0.0, 4.2, 6.6)[columns if plans else 0]  # inches
+    figure = Figure(figsize=(7.2 + panels, 6.6), layout="constrained")
+    left: FigureBase = figure
+    right: FigureBase | None = None
+    if plans:
+        left, right = figure.subfigures(1, 2, width_ratios=[7.2, panels], wspace=0.02, squeeze=False)[0]
     ax = left.subplots()
     left.suptitle(data["title"], fontsize=10)
     _draw_rows(data["rows"], ax)
@@ -84,7 +88,8 @@ def draw(data: Json) -> Figure:
         grid = right.subplots(lines, columns, squeeze=False, sharey=True)
         _draw_timelines(plans, [ax for row in grid for ax in row], columns)
         right.supxlabel("step", fontsize=9)
-        right.suptitle("Live bytes of each plan (dashed: budget, dotted: backward pass begins)", fontsize=10)
+        separator = "\n" if columns == 1 else " "
+        right.suptitle(f"Live bytes of each plan{separator}(dashed: budget, dotted: backward pass begins)", fontsize=10)
     figure.draw_without_rendering()  # settles the layout, which the labels depend on
     _label_rows(data["rows"], ax)
     return figure
@@ -132,6 +137,8 @@ def _draw_rows(rows: Sequence[Json], ax: Axes) -> None:
 
 def _label_rows(rows: Sequence[Json], ax: Axes) -> None:
     """Writes each row's name beside its marker; a line leads from one that had to go farther away."""
+    from matplotlib.patheffects import withStroke
+
     shown = _measured(rows)
     figure = ax.get_figure(root=True)
     if figure is None or not shown:
@@ -139,7 +146,8 @@ def _label_rows(rows: Sequence[Json], ax: Axes) -> None:
     ax.autoscale(False)
     scale = figure.dpi / 72  # pixels per point
     points = [tuple(ax.transData.transform((row["compiled_temp_bytes"] / MEGABYTE, _height(row)))) for row in shown]
-    texts = [ax.text(0, 0, row["strategy"], fontsize=8.5, transform=None, zorder=4) for row in shown]
+    halo = [withStroke(linewidth=2.5, foreground="white")]  # keeps letters clear of grid lines
+    texts = [ax.text(0, 0, row["strategy"], fontsize=8.5, transform=None, zorder=4, path_effects=halo) for row in shown]
     extents = [text.get_window_extent() for text in texts]
     frame = ax.get_window_extent()
     bounds = Box(frame.x0, frame.y0, frame.width, frame.height)
@@ -162,8 +170,10 @@ def _label_rows(rows: Sequence[Json], ax: Axes) -> None:
 
 def _draw_timelines(plans: Sequence[Json], axes: Sequence[Axes], columns: int) -> None:
     top = max(max(row["timeline"]["live_bytes"], default=0) for row in plans) / MEGABYTE
+    steps = max(len(row["timeline"]["live_bytes"]) for row in plans)
     for position, (row, ax) in enumerate(zip(plans, axes, strict=False)):
         _draw_timeline(row, ax)
+        ax.set_xlim(0, max(1, steps - 1))
         ax.set_ylim(0, 1.18 * top or 1)
         if position % columns == 0:
             ax.set_ylabel("live (MB)", fontsize=8)
@@ -183,6 +193,5 @@ def _draw_timeline(row: Json, ax: Axes) -> None:
     peak = max(live, default=0.0)
     extra = percent(row.get("planned_extra_flops_ratio"))
     ax.set_title(f"{row['strategy']}: peak {peak:.1f} MB, FLOPs {extra}", fontsize=8.5, loc="left", pad=3)
-    ax.set_xlim(0, max(1, len(live) - 1))
     ax.tick_params(labelsize=7.5)
     ax.spines[["top", "right"]].set_visible(False)

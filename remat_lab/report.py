@@ -170,6 +170,10 @@ def _notes(data: Json) -> list[RenderableType]:
         notes.append(
             f"Step time relative to plain JAX ({duration(plain['step_seconds'])}): median of {rounds} rounds in alternation."
         )
+        other = plain["step_time_ratio_by_scheduler"].items()
+        notes += [
+            f"Plain JAX under the {name} scheduler takes {percent(x, sign=False, digits=0)} of that." for name, x in other
+        ]
     notes.append("Gradient difference: largest absolute one from plain JAX under the same compiler options.")
     options = {json.dumps(row["compiler_options"]): row["compiler_options"] for row in rows if row["compiler_options"]}
     if len(data["settings"].get("schedulers", {})) == 2:

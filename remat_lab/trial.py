@@ -103,22 +103,26 @@ def compile_row(job: Job, entry: Entry) -> Entry:
 
 
 class References:
-    """Plain JAX's results, once per set of compiler options."""
+    """Plain JAX's programs and results, one for each set of compiler options."""
 
     def __init__(self, job: Job, plain: Entry):
         self._job, self._plain = job, plain
-        self._found: dict[tuple[tuple[str, str], ...], Any] = {}
+        self._found: dict[str, tuple[Compiled, Any]] = {}
 
     def under(self, options: Mapping[str, Any]) -> Any:
         """(value, gradients) of plain JAX compiled with these options."""
-        key = tuple(sorted((name, repr(value)) for name, value in options.items()))
+        key = repr(sorted(options.items()))
         if key not in self._found:
             compiled = self._plain.compiled
             if compiled is None or options != self._plain.row.compiler_options:
                 function = self._job.differentiate(self._job.loss)
                 compiled = compile_program(function, *self._job.args, compiler_options=dict(options))
-            self._found[key] = jax.block_until_ready(compiled.call(*self._job.real_args))
-        return self._found[key]
+            self._found[key] = compiled, compiled.call(*self._job.real_args)
+        return self._found[key][1]
+
+    def compiled(self, options: Mapping[str, Any]) -> Compiled | None:
+        """Plain JAX compiled with these options, if a row was compared with it."""
+        return self._found.get(repr(sorted(options.items())), (None, None))[0]
 
 
 def check_row(job: Job, entry: Entry, references: References) -> Entry:
@@ -153,9 +157,15 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def time_rows(job: Job, entries: list[Entry], rounds: int) -> list[Row]:
+def time_rows(job: Job, entries: list[Entry], references: References, rounds: int) -> list[Row]:
     """Times all rows in alternation, and fills in what is relative to plain JAX."""
-    thunks = {e.row.strategy: partial(e.compiled.call, *job.real_args) for e in entries if e.compiled is not None}
+    plain = entries[0]
+    programs = {entry.row.strategy: entry.compiled for entry in entries if entry.compiled is not None}
+    for name, options in job.schedulers.items():
+        compiled = references.compiled(options)
+        if compiled is not None and compiled is not plain.compiled:
+            programs[f"plain, {name} scheduler"] = compiled
+    thunks = {name: partial(compiled.call, *job.real_args) for name, compiled in programs.items()}
 
     def say(done: int, total: int) -> None:
         job.report.start(f"time {len(thunks)} programs in alternation, round {done} of {total}")
@@ -163,24 +173,27 @@ def time_rows(job: Job, entries: list[Entry], rounds: int) -> list[Row]:
 
     job.report.start(f"time {len(thunks)} programs in alternation")
     seconds = time_alternated(thunks, rounds=rounds, progress=say) if rounds > 0 else {}
-    plain = entries[0]
     base_flops = plain.compiled.flops if plain.compiled is not None else None
+    ratios = {
+        name: sorted(a / b for a, b in zip(mine, seconds[plain.row.strategy], strict=True)) for name, mine in seconds.items()
+    }
     rows: list[Row] = []
     for entry in entries:
-        row, mine = entry.row, seconds.get(entry.row.strategy)
+        row, mine = entry.row, ratios.get(entry.row.strategy)
         if row.compiled_flops is not None and base_flops:
             row = replace(row, compiled_extra_flops_ratio=row.compiled_flops / base_flops - 1)
         if mine:
-            ratios = sorted(a / b for a, b in zip(mine, seconds[plain.row.strategy], strict=True))
-            first, _, third = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
+            first, _, third = statistics.quantiles(mine, n=4, method="inclusive") if len(mine) > 1 else mine * 3
             row = replace(
                 row,
-                step_seconds=statistics.median(mine),
-                step_time_ratio=statistics.median(ratios),
+                step_seconds=statistics.median(seconds[row.strategy]),
+                step_time_ratio=statistics.median(mine),
                 step_time_ratio_quartiles=(first, third),
             )
         rows.append(row)
-    return rows
+    by_scheduler = {name: ratios.get(f"plain, {name} scheduler") for name in job.schedulers}
+    found = {name: statistics.median(mine) for name, mine in by_scheduler.items() if mine}
+    return [replace(rows[0], step_time_ratio_by_scheduler=found), *rows[1:]]
 
 
 def failed(row: Row, error: Exception) -> Row:

@@ -80,6 +80,11 @@ def test_rows_are_measured_under_their_own_options_and_under_each_scheduler(comp
         assert row.compile_seconds > 0
 
 
+def test_plain_jax_is_timed_under_the_options_of_the_plans_too(comparison):
+    assert set(comparison[0]["plain"].step_time_ratio_by_scheduler) == {"memory"}
+    assert comparison[0]["plain"].step_time_ratio_by_scheduler["memory"] > 0
+
+
 def test_plans_keep_their_budget_and_the_gradients(comparison):
     result, _ = comparison
     plan = result["optimal@0.8"]
