@@ -99,11 +99,14 @@ def infeasible(
         known_peaks: peaks of schedules that were simulated; without any, those of the cheap strategies.
         order: what the proven floor refers to.
     """
-    floor = minimum_budget(graph, order=order)
     known = min(known_peaks, default=None)
+    minimum = smallest_known_peak(graph) if known is None else known
+    floor = minimum_budget(graph, order=order)
+    if minimum < floor.bytes:  # a known schedule computes first what the given order computes later
+        order, floor = "any", minimum_budget(graph)
     return InfeasibleBudget(
         budget=budget,
-        minimum=smallest_known_peak(graph) if known is None else known,
+        minimum=minimum,
         lower_bound=floor.bytes,
         relative_to=describe_scope(order),
         bottleneck=floor.node,

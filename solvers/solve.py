@@ -165,10 +165,25 @@ def cheap_then_exact(graph: Graph, budget: int | None, options: Options) -> Solu
         if isinstance(exact, Solution) and (best is None or exact.cost <= best.cost):
             best = exact
         elif isinstance(exact, InfeasibleBudget) and best is None:
-            raise exact
+            raise _with_smaller_minimum(graph, exact, peaks)
     if best is None:
         raise infeasible(graph, budget, known_peaks=peaks)
     return best
+
+
+def _with_smaller_minimum(graph: Graph, error: InfeasibleBudget, peaks: Sequence[int]) -> InfeasibleBudget:
+    """The same proof, and the smallest peak that anyone knows; the proof is dropped if that peak lies outside its scope."""
+    minimum = min(error.minimum, *peaks)
+    if minimum < error.lower_bound:
+        return infeasible(graph, error.budget, known_peaks=[minimum])
+    return InfeasibleBudget(
+        budget=error.budget,
+        minimum=minimum,
+        lower_bound=error.lower_bound,
+        relative_to=error.relative_to,
+        bottleneck=error.bottleneck,
+        name=error.name,
+    )
 
 
 def _exact(

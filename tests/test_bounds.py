@@ -89,6 +89,15 @@ def test_the_error_has_both_sides_and_the_node() -> None:
     assert not bounds.infeasible(graph, 5).proven
 
 
+def test_a_schedule_outside_the_given_order_withdraws_claims_about_it() -> None:
+    """The given order needs `once` and `wide` together, 61 bytes; with `once` computed after `wide`, 52 do."""
+    nodes = (Node("once", 1, 50, recomputable=False), Node("wide", 1, 10), Node("thin", 1, 1, (1,)), Node("end", 1, 1, (0, 2)))
+    graph = Graph(nodes, (3,))
+    assert bounds.infeasible(graph, 9, order="given").lower_bound == 61
+    error = bounds.infeasible(graph, 9, known_peaks=[52], order="given")
+    assert (error.lower_bound, error.minimum, error.relative_to) == (52, 52, "any order")
+
+
 def test_smallest_known_peak_works_without_a_backward_pass() -> None:
     assert bounds.smallest_known_peak(chain([1, 1, 1], [4, 5, 6])) == 11
 

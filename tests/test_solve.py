@@ -16,7 +16,7 @@ from solvers.errors import InfeasibleBudget, InvalidBudget, InvalidSchedule, Sol
 from solvers.graph import Graph, training_chain
 from solvers.schedule import Schedule
 from solvers.simulate import simulate
-from solvers.solve import CHEAP, REGISTRY, available, cheap_then_exact, check_budget, solve
+from solvers.solve import CHEAP, REGISTRY, available, cheap_then_exact, check_budget, find_solver, solve
 
 
 class Index:
@@ -124,6 +124,19 @@ def test_an_impossible_budget_names_the_node() -> None:
         assert error.proven
         assert error.lower_bound == 4 <= error.minimum
         assert error.name == graph.nodes[error.bottleneck].name
+
+
+def test_auto_reports_the_smallest_peak_that_any_strategy_knows() -> None:
+    graph = training_chain(64)
+    with pytest.raises(InfeasibleBudget) as caught:
+        cheap_then_exact(graph, 3, solvers.Options(time_limit=5, workers=1))
+    assert caught.value.proven
+    assert caught.value.lower_bound <= caught.value.minimum <= solve(graph, None, "recursive").peak
+
+
+@pytest.mark.parametrize("name", available())
+def test_every_name_leads_to_a_solver(name: str) -> None:
+    assert callable(find_solver(name))
 
 
 def test_public_names_are_what_they_say() -> None:
