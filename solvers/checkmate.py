@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from solvers.bounds import describe_scope, infeasible
 from solvers.checkmate_model import CheckmateModel
 from solvers.errors import InfeasibleBudget, UnsupportedGraph
-from solvers.event_model import Timeline
 from solvers.graph import Graph
 from solvers.linear import solve_whole
 from solvers.lp_bound import prove
 from solvers.schedule import Schedule
 from solvers.simulate import simulate
 from solvers.solution import Options, Solution, Status, make_solution
+from solvers.timeline import Timeline
 
 NAME = "checkmate"
 SCOPE = describe_scope("given")
@@ -30,14 +30,14 @@ MAX_VARIABLES = 400_000
 _BOUND_SHARE = 0.2  # of the time limit, at most, for the linear bound that is returned when time runs out
 
 
-def solve(graph: Graph, budget: int | None, options: Options, *, backend: str = "SCIP") -> Solution:
+def solve(graph: Graph, budget: int | None, options: Options, *, backend: str = "HIGHS") -> Solution:
     """The cheapest schedule in Checkmate's model within the budget.
 
     Args:
         graph: any graph; one whose program would exceed 400,000 variables is refused unless a start fits.
         budget: bytes; None for no limit.
         options: `time_limit`, and `starts`, which are hints and the answer to fall back on.
-        backend: SCIP or HIGHS.
+        backend: HIGHS or SCIP, which alone takes the starts as hints.
 
     Returns:
         OPTIMAL, or the best of what was found and the starts with the linear bound: the backend's own bound means

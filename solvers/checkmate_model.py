@@ -22,10 +22,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from solvers.event_model import Timeline
 from solvers.linear import Program, Terms
-
-_ALWAYS = -1  # stands for a variable that is known to be 1
+from solvers.stage_memory import add_stage_memory
+from solvers.timeline import ALWAYS, Timeline
 
 
 class CheckmateModel:
@@ -36,7 +35,6 @@ class CheckmateModel:
         begin: position of the first stage that exists; the earlier steps run once, in order.
         keep: (stage, value) to variable, -1 standing for 1.
         run: (stage, position of the step) to variable.
-        free: (stage, value, position of the step) to variable.
     """
 
     def __init__(self, timeline: Timeline, budget: int):
@@ -46,15 +44,17 @@ class CheckmateModel:
         self.program = Program()
         self.keep: dict[tuple[int, int], int] = {}
         self.run: dict[tuple[int, int], int] = {}
-        self.free: dict[tuple[int, int, int], int] = {}
         self._leads = [timeline.first[u] for u in range(len(timeline.graph))]
         self._runnable: dict[int, list[int]] = {}
         for t in range(self.begin, timeline.end):
             self._add_variables(t)
+        everything = range(len(timeline.graph))
         for t in range(self.begin, timeline.end):
             self._add_reads(t)
-            if self._may_overflow(t):
-                self._add_memory(t)
+            run = {p: self.run[t, p] for p in self._runnable[t]}
+            now = {u: self.keep[t, u] for u in everything if (t, u) in self.keep}
+            after = {u: self.keep[t + 1, u] for u in everything if (t + 1, u) in self.keep}
+            add_stage_memory(self.program, timeline, self.budget, t, run=run, keep=now, after=after)
 
     @staticmethod
     def size(timeline: Timeline, budget: int) -> int:
@@ -71,8 +71,7 @@ class CheckmateModel:
         time, graph = self.time, self.time.graph
         for u, first in enumerate(time.first):
             if first < t <= time.last[u]:
-                certain = not time.again[u] and (time.firm[u] >= t or not time.charge[u])
-                self.keep[t, u] = _ALWAYS if certain else self.program.variable()
+                self.keep[t, u] = ALWAYS if time.certain(u, t - 1) else self.program.variable()
         self._runnable[t] = []
         for p in range(t):
             v = graph.steps[p]
@@ -82,7 +81,7 @@ class CheckmateModel:
 
     def _available(self, t: int, u: int) -> Terms | None:
         keep, run = self.keep.get((t, u)), self.run.get((t, self._leads[u]))
-        if keep == _ALWAYS:
+        if keep == ALWAYS:
             return None
         return [(j, 1.0) for j in (keep, run) if j is not None]
 
@@ -97,61 +96,9 @@ class CheckmateModel:
                 if (terms := self._available(t, u)) is not None:
                     self.program.at_least([*terms, (self.run[t, p], -1.0)], 0.0)
         for u, first in enumerate(time.first):
-            keep = self.keep.get((t + 1, u), _ALWAYS)
-            if keep != _ALWAYS and first < t and (terms := self._available(t, u)) is not None:
+            keep = self.keep.get((t + 1, u), ALWAYS)
+            if keep != ALWAYS and first < t and (terms := self._available(t, u)) is not None:
                 self.program.at_least([*terms, (keep, -1.0)], 0.0)
-
-    def _may_overflow(self, t: int) -> bool:
-        time, graph = self.time, self.time.graph
-        everything = sum(c for u, c in enumerate(time.charge) if time.first[u] < t <= time.last[u])
-        dead = [sum(time.charge[w] for w in graph.written(graph.steps[p]) if time.last[w] < t) for p in (*self._runnable[t], t)]
-        own = sum(time.charge[w] for w in graph.written(graph.steps[t]))
-        space = max(graph.nodes[graph.steps[p]].workspace for p in (*self._runnable[t], t))
-        return everything + sum(dead) + own + space > self.budget
-
-    def _add_memory(self, t: int) -> None:
-        time, graph, budget = self.time, self.time.graph, self.budget
-        level: Terms = []  # what is live, as terms and a constant; replaced by one variable at each step that may run
-        constant = 0.0
-        for u, charge in enumerate(time.charge):
-            if time.first[u] < t <= time.last[u] and charge:
-                j = self.keep[t, u]
-                if j == _ALWAYS:
-                    constant += charge / budget
-                else:
-                    level.append((j, charge / budget))
-        for p in (*self._runnable[t], t):
-            v = graph.steps[p]
-            written = sum(time.charge[w] for w in graph.written(v)) / budget
-            space = graph.nodes[v].workspace / budget
-            run = self.run.get((t, p))
-            if run is None:
-                constant += written
-                self.program.at_least([(j, -a) for j, a in level], constant + space - 1.0)
-                return
-            memory = self.program.variable(whole=False)
-            level.append((run, written))
-            self.program.at_least([(memory, 1.0), *((j, -a) for j, a in level)], constant)
-            if space:
-                self.program.at_least([(memory, -1.0), (run, -space)], -1.0)
-            level, constant = [(memory, 1.0), *self._freed_after(t, p)], 0.0
-
-    def _freed_after(self, t: int, p: int) -> Terms:
-        """Adds the FREE variables of one step of a stage and their rows; returns what they take off the live bytes."""
-        time, graph = self.time, self.time.graph
-        terms: Terms = []
-        for u in (*time.reads(p), *graph.written(graph.steps[p])):
-            keep = self.keep.get((t + 1, u)) if t + 1 < time.end else (_ALWAYS if u in graph.outputs else None)
-            later = [time.first[w] for w in graph.readers[u] if p < time.first[w] <= t]
-            if not time.charge[u] or keep == _ALWAYS or t in later:
-                continue
-            free = self.free[t, u, p] = self.program.variable(whole=False)
-            self.program.at_least([(self.run[t, p], 1.0), (free, -1.0)], 0.0)
-            for forbidding in (keep, *(self.run.get((t, q)) for q in later)):
-                if forbidding is not None:
-                    self.program.at_least([(free, -1.0), (forbidding, -1.0)], -1.0)
-            terms.append((free, -time.charge[u] / self.budget))
-        return terms
 
     def order(self, values: Sequence[float]) -> list[int]:
         """The order of computations of a solution."""
@@ -189,7 +136,7 @@ class CheckmateModel:
             needed.update(u for p in (*running, t) for u in time.reads(p))
             needed = {u for u in needed if time.first[u] < t and (t, time.first[u]) not in ran}
             for u in range(len(time.graph)):
-                j = self.keep.get((t, u), _ALWAYS)
-                if j != _ALWAYS:
+                j = self.keep.get((t, u), ALWAYS)
+                if j != ALWAYS:
                     found[j] = float(u in needed)
         return found

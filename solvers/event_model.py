@@ -16,9 +16,11 @@ where the touched bytes are what that event reads and writes and its workspace; 
 within the span of its first computation need no row. FREE is gone: at a first computation what is live is known.
 
 Every schedule whose first computations keep the given order, with any number of copies and recomputations in any order, gives
-a 0-1 point of at most its cost: set the variables as they are defined. Hence the optimum of this program, of its
-relaxation, or of either with other events left out, never exceeds the optimum for the given order. In the other direction a
-point need not be a schedule: recomputations are not charged while they run, and steps between events are not looked at.
+a 0-1 point of at most its cost (`EventModel.point`). Hence the optimum of this program, of its relaxation, or of either with
+fewer events, never exceeds the optimum for the given order. In the other direction a point need not be a schedule:
+recomputations are not charged while they run, and steps between events are not looked at. Where that matters, single stages
+can be made *detailed*: Checkmate's accounting inside that stage, which holds if its recomputations run in increasing position.
+With all stages events and detailed, this is Checkmate's program.
 
 Variables whose value is known are not created: a step that may not or need not run again (it takes no room, or costs more
 than the schedule in hand would still allow), and values that nothing reads later.
@@ -26,95 +28,21 @@ than the schedule in hand would still allow), and values that nothing reads late
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Collection, Iterable, Sequence
 
-from solvers.graph import Graph
 from solvers.linear import Program, Terms
-
-_ALWAYS = -1  # stands for a keep variable that is known to be 1
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """When values are needed, in positions among the steps; the end of the program is position `len(graph.steps)`.
-
-    Attributes:
-        graph: the graph.
-        cap: no step that costs more than this is computed again.
-        negligible: bytes; values up to this size are taken to be free and always kept.
-    """
-
-    graph: Graph
-    cap: float = math.inf
-    negligible: int = 0
-
-    @cached_property
-    def end(self) -> int:
-        """The position after the last step."""
-        return len(self.graph.steps)
-
-    @cached_property
-    def first(self) -> list[int]:
-        """For each value, the position of the first computation that writes it."""
-        position = {v: p for p, v in enumerate(self.graph.steps)}
-        return [position[self.graph.step_of(u)] for u in range(len(self.graph))]
-
-    @cached_property
-    def charge(self) -> list[int]:
-        """Bytes of each value; 0 for negligible ones."""
-        return [node.charge if node.charge > self.negligible else 0 for node in self.graph.nodes]
-
-    @cached_property
-    def again(self) -> list[bool]:
-        """For each value, whether its step may be worth running again."""
-        graph = self.graph
-        found = [
-            graph.may_recompute(v) and graph.nodes[v].cost <= self.cap and any(self.charge[w] for w in graph.written(v))
-            for v in graph.steps
-        ]
-        return [found[self.first[u]] for u in range(len(graph))]
-
-    @cached_property
-    def firm(self) -> list[int]:
-        """For each value, the last first computation that reads it; -1 if none does."""
-        found = [max((self.first[w] for w in self.graph.readers[u]), default=-1) for u in range(len(self.graph))]
-        for o in self.graph.outputs:
-            found[o] = self.end
-        return found
-
-    @cached_property
-    def last(self) -> list[int]:
-        """For each value, the last first computation that reads it or something that may be recomputed from it."""
-        graph, found = self.graph, list(self.firm)
-        for u in reversed(range(len(graph))):
-            for w in graph.readers[u]:
-                if self.again[w]:
-                    found[u] = max(found[u], *(found[x] for x in graph.written(w)))
-        return found
-
-    @cached_property
-    def most(self) -> list[int]:
-        """For each position, the bytes live if nothing is dropped that could be read again: an upper limit."""
-        change = [0] * (self.end + 2)
-        for u, charge in enumerate(self.charge):
-            change[self.first[u]] += charge
-            change[max(self.first[u], self.last[u]) + 1 if self.last[u] < self.end else self.end + 1] -= charge
-        live, total = [], 0
-        for p, v in enumerate(self.graph.steps):
-            total += change[p]
-            live.append(total + self.graph.nodes[v].workspace)
-        return live
-
-    def reads(self, p: int) -> dict[int, None]:
-        """What the step at a position reads, in order and without repetition."""
-        return dict.fromkeys(self.graph.nodes[self.graph.steps[p]].deps)
+from solvers.stage_memory import add_stage_memory
+from solvers.timeline import ALWAYS, Timeline
 
 
 class EventModel:
     """The program for given events. See the module for its variables and rows.
+
+    Args:
+        timeline: the graph, and what is known beforehand.
+        budget: bytes, above zero.
+        events: positions of steps.
+        detailed: positions of stages to account for exactly; the position itself and the one before must be events.
 
     Attributes:
         program: bytes are divided by the budget.
@@ -123,7 +51,7 @@ class EventModel:
         run: (span, step) to variable.
     """
 
-    def __init__(self, timeline: Timeline, budget: int, events: Sequence[int]):
+    def __init__(self, timeline: Timeline, budget: int, events: Iterable[int], detailed: Collection[int] = ()):
         self.timeline, self.budget = timeline, budget
         self.bounds = [-1, *sorted(events), timeline.end]
         self.program = Program()
@@ -137,13 +65,14 @@ class EventModel:
             self._add_reads(k)
             self._add_keeping(k)
             self._add_memory(k)
+            if self.bounds[k + 1] in detailed and self.bounds[k + 1] == self.bounds[k] + 1:
+                self._add_detail(k)
 
     def _add_variables(self, k: int) -> None:
         time, begin = self.timeline, self.bounds[k]
         for u, first in enumerate(time.first):
             if first <= begin < time.last[u]:
-                certain = not time.again[u] and (time.firm[u] > begin or not time.charge[u])
-                self.keep[k, u] = _ALWAYS if certain else self.program.variable()
+                self.keep[k, u] = ALWAYS if time.certain(u, begin) else self.program.variable()
         for p in range(begin + 1):
             v = time.graph.steps[p]
             if time.again[v] and max(time.last[w] for w in time.graph.written(v)) > begin:
@@ -152,7 +81,7 @@ class EventModel:
     def _available(self, k: int, u: int) -> Terms | None:
         """`keep + run` of a value in a span; None if it is certainly there."""
         keep, run = self.keep.get((k, u)), self.run.get((k, self.timeline.graph.step_of(u)))
-        if keep == _ALWAYS:
+        if keep == ALWAYS:
             return None
         return [(j, 1.0) for j in (keep, run) if j is not None]
 
@@ -176,8 +105,8 @@ class EventModel:
 
     def _add_keeping(self, k: int) -> None:
         for u, first in enumerate(self.timeline.first):
-            keep = self.keep.get((k + 1, u), _ALWAYS)
-            if keep != _ALWAYS and first <= self.bounds[k] and (terms := self._available(k, u)) is not None:
+            keep = self.keep.get((k + 1, u), ALWAYS)
+            if keep != ALWAYS and first <= self.bounds[k] and (terms := self._available(k, u)) is not None:
                 self.program.at_least([*terms, (keep, -1.0)], 0.0)
 
     def _add_memory(self, k: int) -> None:
@@ -190,7 +119,7 @@ class EventModel:
         for u, first in enumerate(time.first):
             if first <= p < time.last[u] and u not in touched and time.charge[u]:
                 j = self.keep[k, u]
-                if j == _ALWAYS:
+                if j == ALWAYS:
                     held += time.charge[u]
                 else:
                     terms.append((j, -time.charge[u] / self.budget))
@@ -198,10 +127,74 @@ class EventModel:
             self.rows_of_memory.append(len(self.program.rows))
             self.program.at_least(terms, (held - self.budget) / self.budget)
 
+    def _add_detail(self, k: int) -> None:
+        steps, t = self.timeline.graph.steps, self.bounds[k + 1]
+        run = {p: self.run[k, steps[p]] for p in range(t) if (k, steps[p]) in self.run}
+        now = {u: j for (span, u), j in self.keep.items() if span == k}
+        after = {u: j for (span, u), j in self.keep.items() if span == k + 1}
+        add_stage_memory(self.program, self.timeline, self.budget, t, run=run, keep=now, after=after)
+
+    def order(self, values: Sequence[float]) -> list[int]:
+        """The order of computations that a 0-1 point describes, each recomputation as late as the point allows.
+
+        It is valid, costs at most what the point costs, and may exceed the budget.
+        """
+        time, steps, found = self.timeline, self.timeline.graph.steps, list[int]()
+        for k in range(len(self.bounds) - 1):
+            begin, stop = self.bounds[k : k + 2]
+            live = {u for u, first in enumerate(time.first) if first <= begin and self.level(values, (k, u)) > 0.5}
+            for p in range(begin + 1, min(stop, time.end - 1) + 1):
+                wanted = list(time.reads(p))
+                if p == time.end - 1:
+                    wanted.extend(time.graph.outputs)
+                elif p == stop:
+                    wanted.extend(u for u in range(len(time.first)) if self.level(values, (k + 1, u)) > 0.5)
+                for q in self._missing(wanted, live, begin):
+                    found.append(steps[q])
+                    live.update(time.graph.written(steps[q]))
+                found.append(steps[p])
+        return found
+
+    def _missing(self, wanted: Iterable[int], live: set[int], begin: int) -> list[int]:
+        """Positions of the steps up to `begin` to run again so that the wanted values are live."""
+        time, found, stack = self.timeline, set[int](), list(wanted)
+        while stack:
+            u = stack.pop()
+            p = time.first[u]
+            if u not in live and p <= begin and p not in found:
+                found.add(p)
+                stack.extend(time.reads(p))
+        return sorted(found)
+
+    def point(self, order: Sequence[int]) -> dict[int, float]:
+        """The keep and run variables of an order whose first computations keep the given order; it costs no more than that."""
+        time, graph = self.timeline, self.timeline.graph
+        spans: list[list[int]] = [[] for _ in self.bounds[1:]]  # positions in `order`, by span
+        seen, k = 0, 0
+        for i, v in enumerate(order):
+            spans[k].append(i)
+            if seen < time.end and v == graph.steps[seen]:
+                k += seen == self.bounds[k + 1]
+                seen += 1
+        found = dict.fromkeys(j for j in (*self.keep.values(), *self.run.values()) if j != ALWAYS)
+        live: set[int] = set(graph.outputs)
+        for k in reversed(range(1, len(spans))):
+            for i in reversed(spans[k]):
+                v = order[i]
+                if (k, v) in self.run:
+                    found[self.run[k, v]] = 1.0
+                live.difference_update(graph.written(v))
+                live.update(graph.nodes[v].deps)
+            for u in live:
+                j = self.keep.get((k, u), ALWAYS)
+                if j != ALWAYS:
+                    found[j] = 1.0
+        return {j: value or 0.0 for j, value in found.items()}
+
     def level(self, values: Sequence[float], key: tuple[int, int]) -> float:
         """How much of a value is kept into a span, from 0 to 1."""
         j = self.keep.get(key)
-        return 0.0 if j is None else 1.0 if j == _ALWAYS else values[j]
+        return 0.0 if j is None else 1.0 if j == ALWAYS else values[j]
 
     def usage(self, values: Sequence[float], k: int) -> dict[int, float]:
         """For each position strictly inside span k, the bytes that a point surely uses there."""

@@ -17,6 +17,7 @@ from ortools.linear_solver import pywraplp  # type: ignore[import-untyped]
 
 Terms = list[tuple[int, float]]
 
+_LARGEST_COST = 1000.0  # costs are scaled to this, since the backends' tolerances are absolute
 _POLL_SECONDS = 0.05  # how quickly a KeyboardInterrupt is noticed while the solver runs in its own thread
 
 
@@ -99,19 +100,22 @@ def _solve(program: Program, *, backend: str, seconds: float, relaxed: bool, hin
             f"this OR-Tools has no backend {backend!r}: use GLOP, PDLP or HIGHS_LP, or for 0-1 programs SCIP or HIGHS"
         )
     solver.SuppressOutput()
+    if backend.startswith("HIGHS"):
+        solver.SetSolverSpecificParametersAsString("output_flag=false")  # else it prints a banner
     xs = [solver.NumVar(0, 1, "") if relaxed or not whole else solver.BoolVar("") for whole in program.whole]
+    scale = _LARGEST_COST / max((abs(cost) for cost in program.costs if cost), default=_LARGEST_COST)
     objective = solver.Objective()
     objective.SetMinimization()
     for x, cost in zip(xs, program.costs, strict=True):
         if cost:
-            objective.SetCoefficient(x, cost)
+            objective.SetCoefficient(x, cost * scale)
     constraints = []
     for terms, rhs in program.rows:
         constraint = solver.Constraint(rhs, solver.infinity())
         for j, a in terms:
             constraint.SetCoefficient(xs[j], a)
         constraints.append(constraint)
-    if hint:
+    if hint and backend == "SCIP":  # HiGHS of OR-Tools 9.15 crashes on hints
         solver.SetHint([xs[j] for j in hint], list(hint.values()))
     left = deadline - time.monotonic()
     if left <= 0:
@@ -124,7 +128,7 @@ def _solve(program: Program, *, backend: str, seconds: float, relaxed: bool, hin
         return Outcome(infeasible=True)
     if status not in (solver.OPTIMAL, solver.FEASIBLE):
         return Outcome(interrupted=interrupted)
-    weights = tuple(max(0.0, c.dual_value()) for c in constraints) if relaxed else ()
+    weights = tuple(max(0.0, c.dual_value() / scale) for c in constraints) if relaxed else ()
     values = tuple(x.solution_value() for x in xs)
     return Outcome(optimal=status == solver.OPTIMAL, values=values, weights=weights, interrupted=interrupted)
 

@@ -1,9 +1,9 @@
 """A lower bound on the cost of every schedule in the given order, from linear programming.
 
 The program is that of `event_model`, a relaxation of Checkmate's (Jain et al., MLSys 2020, section 4) that drops FREE and
-looks at memory only at chosen steps. Rows of memory are cutting planes: it starts with a few, solves, finds where the solution would
-overflow, adds these steps, and solves again. Every round is a relaxation, so the best round so far is a valid
-bound whenever time runs out.
+looks at memory only at chosen steps. Rows of memory are cutting planes: it starts with a few, solves, finds where the solution
+would overflow, adds these steps, and solves again. Every round is a relaxation, so the best round so far is a valid bound
+whenever time runs out.
 
 Valid: the value returned is proven by the dual weights (`linear.Program.certified_bound`), not read from a solver's status.
 Never above the optimum of `brute_force(order="given")`; usually below, by what fractions of values can save.
@@ -17,12 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from solvers.event_model import EventModel, Timeline
+from solvers.event_model import EventModel
 from solvers.graph import Graph
 from solvers.linear import Outcome, Program, solve_relaxation
 from solvers.schedule import Schedule
 from solvers.simulate import simulate
 from solvers.solution import Options
+from solvers.timeline import Timeline
 
 _FIRST_EVENTS = 16
 _EVENTS_PER_ROUND = 24

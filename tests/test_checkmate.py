@@ -11,12 +11,12 @@ from solvers import checkmate
 from solvers.brute_force import brute_force, minimum_budget
 from solvers.checkmate_model import CheckmateModel
 from solvers.errors import InfeasibleBudget, UnsupportedGraph
-from solvers.event_model import Timeline
 from solvers.graph import Graph, training_chain
 from solvers.linear import solve_whole
 from solvers.schedule import Schedule
 from solvers.simulate import simulate
 from solvers.solution import Options, Status
+from solvers.timeline import Timeline
 
 LIMIT = Options(time_limit=30)
 

@@ -12,13 +12,14 @@ from strategies import graphs, orders, training_graphs
 
 from solvers.brute_force import brute_force, minimum_budget
 from solvers.errors import InfeasibleBudget
-from solvers.event_model import EventModel, Timeline
+from solvers.event_model import EventModel
 from solvers.graph import Graph, Node, training_chain
 from solvers.linear import Program, solve_relaxation, solve_whole
 from solvers.lp_bound import lp_bound, prove
 from solvers.schedule import Schedule
 from solvers.simulate import simulate
 from solvers.solution import Options
+from solvers.timeline import Timeline
 
 LIMIT = Options(time_limit=30)
 

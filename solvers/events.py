@@ -1,0 +1,198 @@
+"""The optimal schedule for the given order by refining a coarse time line: Checkmate's program, with only the part that binds.
+
+Checkmate's program (Jain et al., MLSys 2020, section 4) grows with the square of the graph, and nearly all of it is slack: memory
+binds at a few steps. This solver begins with the program of `event_model` at the few events that the linear bound
+(`lp_bound`) asked for, and solves it to optimality. Its optimum is a lower bound, and its solution an order of computations,
+which is simulated. Where that order exceeds the budget at a first computation, that step becomes an event; where it does during
+a recomputation, its stage does, and then is accounted for in detail. Then it is solved again. An order that fits costs what
+the bound says, and so is optimal. In the limit this is Checkmate's program, so it ends; in practice a tenth of the steps do.
+
+Model: that of `checkmate` and of `brute_force(order="given")`, any number of copies. Each order that does not fit is also
+repaired (`repair`), so there is a schedule to return when time runs out, and no step dearer than its overhead is
+considered again.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from solvers.bounds import describe_scope, infeasible
+from solvers.checkmate import impossible
+from solvers.event_model import EventModel
+from solvers.graph import Graph
+from solvers.linear import Outcome, solve_whole
+from solvers.lp_bound import common_divisor, prove, round_up
+from solvers.repair import repair
+from solvers.schedule import Schedule
+from solvers.simulate import simulate
+from solvers.solution import Options, Progress, Solution, Status, make_solution
+from solvers.timeline import Timeline
+from solvers.trim import trim
+
+NAME = "events"
+SCOPE = describe_scope("given")
+
+_BOUND_SHARE = 0.25  # of the time limit, at most, for the linear bound
+_REPAIR_SHARE = 0.1  # of what is left, at most, for each repair
+_TOLERANCE = 1e-6  # relative error of a backend's optimum
+
+
+def solve(graph: Graph, budget: int | None, options: Options, *, backend: str = "HIGHS") -> Solution:
+    """The cheapest schedule in the given order within the budget.
+
+    Args:
+        graph: any graph.
+        budget: bytes; None for no limit.
+        options: `time_limit`, `progress`, and `starts`: the cheapest that fits shrinks the program and is fallen back on.
+        backend: HIGHS or SCIP.
+
+    Returns:
+        OPTIMAL, or the best schedule found in time or before an interrupt, with the best bound proven so far.
+
+    Raises:
+        InfeasibleBudget: if nothing fits (proven), or nothing was found in time.
+    """
+    began = time.monotonic()
+    if budget is None:
+        return make_solution(graph, graph.steps, solver=NAME, budget=None, seconds=0.0, scope=SCOPE)
+    search = _Search(graph, budget, options, backend, began)
+    search.offer(graph.steps)
+    for start in options.starts:
+        search.offer(start)
+    status = Status.OPTIMAL
+    if search.cost > graph.keep_all_cost:
+        try:
+            status = search.run()
+        except KeyboardInterrupt:
+            status = Status.INTERRUPTED
+    if search.best is None:
+        raise infeasible(graph, budget, order="given")
+    return make_solution(
+        graph,
+        search.best,
+        solver=NAME,
+        budget=budget,
+        seconds=time.monotonic() - began,
+        status=status,
+        lower_bound=search.cost if status is Status.OPTIMAL else search.bound,
+        scope=SCOPE,
+        notes={"backend": backend, "rounds": str(search.rounds), "events": str(len(search.events))},
+    )
+
+
+@dataclass
+class _Search:
+    """The state of one search: the best order so far, the proven bound, and the time line."""
+
+    graph: Graph
+    budget: int
+    options: Options
+    backend: str
+    began: float
+
+    def __post_init__(self) -> None:
+        self.best: Sequence[int] | None = None
+        self.cost = math.inf
+        self.bound = self.graph.keep_all_cost
+        self.events: set[int] = set()
+        self.detailed: set[int] = set()
+        self.rounds = 0
+        self.margin = 0  # bytes held back from the program
+
+    def left(self) -> float:
+        """Seconds until the time limit."""
+        return self.options.time_limit - (time.monotonic() - self.began)
+
+    def offer(self, order: Sequence[int]) -> bool:
+        """Takes an order if it fits and is cheaper than the best; returns whether it fits."""
+        result = simulate(self.graph, Schedule.from_order(self.graph, order))
+        if result.peak > self.budget:
+            return False
+        if result.cost < self.cost:
+            self.best, self.cost = order, result.cost
+            self.report()
+        return True
+
+    def raise_bound(self, bound: float) -> None:
+        """Takes a proven bound."""
+        if bound > self.bound:
+            self.bound = min(bound, self.cost)
+            self.report()
+
+    def report(self) -> None:
+        """Tells the caller where the search is."""
+        if self.options.progress is not None:
+            self.options.progress(Progress(NAME, time.monotonic() - self.began, self.cost, self.bound))
+
+    def run(self) -> Status:
+        """Refines until the best order is proven optimal, or time runs out."""
+        starts = [self.best] if self.best is not None else []
+        proof = prove(self.graph, self.budget, Options(time_limit=_BOUND_SHARE * self.options.time_limit, starts=starts))
+        if math.isinf(proof.cost):
+            raise impossible(self.graph, self.budget)
+        self.raise_bound(proof.cost)
+        self.events.update(proof.events)
+        while not self.proven() and self.left() > 0:
+            timeline = Timeline(self.graph, cap=self.cost - self.graph.keep_all_cost, closed=True)
+            model = EventModel(timeline, max(1, self.budget - self.margin), self.events, self.detailed)
+            hint = model.point(self.best) if self.best is not None and _in_order(self.graph, self.best) else {}
+            outcome = solve_whole(model.program, seconds=self.left(), backend=self.backend, hint=hint)
+            self.rounds += 1
+            if outcome.infeasible:  # nothing is cheaper than what the program was cut down with
+                if self.margin:
+                    break
+                if self.best is None:
+                    raise impossible(self.graph, self.budget)
+                return Status.OPTIMAL
+            if outcome.values and self._take(model, outcome):
+                return Status.TIME_LIMIT if self.margin and not self.proven() else Status.OPTIMAL
+            if outcome.interrupted:
+                return Status.INTERRUPTED
+            if not outcome.optimal:
+                break
+        return Status.OPTIMAL if self.proven() else Status.TIME_LIMIT
+
+    def proven(self) -> bool:
+        """Whether the best order costs what the bound says, up to the backend's tolerance."""
+        once = self.graph.keep_all_cost
+        return self.cost - once <= (self.bound - once) * (1 + 2 * _TOLERANCE)
+
+    def _take(self, model: EventModel, outcome: Outcome) -> bool:
+        """Uses one solution: bound, order, and finer time line. Returns whether it is optimal and fits."""
+        extra = math.fsum(c * round(x) for c, x in zip(model.program.costs, outcome.values, strict=True) if c)
+        if outcome.optimal and not self.margin:
+            unit = common_divisor(model.timeline)
+            self.raise_bound(self.graph.keep_all_cost + round_up(extra * (1 - _TOLERANCE), unit))
+        order = model.order(outcome.values)
+        if self.offer(order):
+            return outcome.optimal
+        limit = time.monotonic() + _REPAIR_SHARE * max(self.left(), 1.0)
+        repaired = repair(self.graph, order, self.budget, cost_limit=self.cost, deadline=limit)
+        if repaired is not None:
+            self.offer(trim(self.graph, repaired, self.budget))
+        if not self._refine(order):
+            # Nothing but the backend's tolerance lies between this order and the budget. What is dearer by less is lost.
+            self.margin = max(1, 2 * self.margin, math.ceil(_TOLERANCE * self.budget))
+        return False
+
+    def _refine(self, order: Sequence[int]) -> bool:
+        """Adds the moments at which an order exceeds the budget to the time line; returns whether any is new."""
+        live = simulate(self.graph, Schedule.from_order(self.graph, order)).live
+        before = len(self.events) + len(self.detailed)
+        stage = 0
+        for v, used in zip(order, live, strict=True):
+            first = v == self.graph.steps[stage]
+            if used > self.budget:
+                if not first and {stage - 1, stage} <= self.events:
+                    self.detailed.add(stage)
+                self.events.update((stage,) if first else (stage - 1, stage))
+            stage += first
+        return len(self.events) + len(self.detailed) > before
+
+
+def _in_order(graph: Graph, order: Sequence[int]) -> bool:
+    """Whether first computations keep the given order."""
+    return tuple(dict.fromkeys(order)) == graph.steps
