@@ -1,15 +1,15 @@
-"""The optimal schedule for the given order by refining a coarse time line: Checkmate's program, with only the part that binds.
+"""The optimal schedule for the given order by refining a coarse time line: Checkmate's program, only the part that binds.
 
-Checkmate's program (Jain et al., MLSys 2020, section 4) grows with the square of the graph, and nearly all of it is slack: memory
-binds at a few steps. This solver begins with the program of `event_model` at the few events that the linear bound
+Checkmate's program (Jain et al., MLSys 2020, section 4) grows with the square of the graph, and nearly all of it is slack:
+memory binds at a few steps. This solver begins with the program of `event_model` at the few events that the linear bound
 (`lp_bound`) asked for, and solves it to optimality. Its optimum is a lower bound, and its solution an order of computations,
-which is simulated. Where that order exceeds the budget at a first computation, that step becomes an event; where it does during
-a recomputation, its stage does, and then is accounted for in detail. Then it is solved again. An order that fits costs what
-the bound says, and so is optimal. In the limit this is Checkmate's program, so it ends; in practice a tenth of the steps do.
+which is simulated. Where that order exceeds the budget at a first computation, that step becomes an event; where it does
+during a recomputation, its stage does, and then is accounted for in detail. Then it is solved again. An order that fits costs
+what the bound says, and so is optimal. In the limit this is Checkmate's program, so it ends; often a tenth of the steps do.
 
-Model: that of `checkmate` and of `brute_force(order="given")`, any number of copies. Each order that does not fit is also
-repaired (`repair`), so there is a schedule to return when time runs out, and no step dearer than its overhead is
-considered again.
+Model: that of `checkmate` and of `brute_force(order="given")`, any number of copies. Optimal up to the backend's relative
+tolerance of 1e-6. Each order that does not fit is also repaired (`repair`), so there is a schedule to return when time runs
+out, and no step dearer than its overhead is considered again.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Checkmate's memory accounting inside one stage (Jain et al., MLSys 2020, sections 4.5 to 4.8): the variables U and FREE.
 
 Where a stage runs steps p1 < p2 < ... again and then t, bytes are followed from step to step. FREE[u, p] says that value u
-is dropped right after p: only if p runs, u is not kept into the next stage, and no later reader of u runs. It is bounded from above
-only, since freeing less never helps, and has one row for each of these conditions instead of one big-M row over their sum.
-There is none after which t itself reads u.
+is dropped right after p: only if p runs, u is not kept into the next stage, and no later reader of u runs. It is bounded
+from above only, since freeing less never helps, and has one row for each of these conditions instead of one big-M row over
+their sum. There is none after which t itself reads u.
 """
 
 from __future__ import annotations
