@@ -82,6 +82,10 @@ def _dot(eqn: _compat.Equation) -> float:
     return 2 * _out(eqn) * math.prod(shape[d] for d in contracted)
 
 
+def _ragged_dot(eqn: _compat.Equation) -> float:
+    return 2 * _out(eqn) * _shape(eqn.invars[0])[-1]  # every row meets the matrix of its own group only
+
+
 def _convolution(eqn: _compat.Equation) -> float:
     kernel = _shape(eqn.invars[1])
     # Each output element sums over the kernel's elements of one output channel: its input channels are already per group.
@@ -133,14 +137,17 @@ _RULES: dict[str, Callable[[_compat.Equation], float]] = {
     **dict.fromkeys(REDUCTIONS, _in),
     **dict.fromkeys(COLLECTIVES - {"shard_map"}, _in),
     **dict.fromkeys(("gather", "dynamic_slice", "dynamic_update_slice", "clamp"), _out),
-    **dict.fromkeys(("scatter", "scatter-add", "scatter_add", "scatter_mul", "scatter_min", "scatter_max"), _scatter),
-    **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "select_and_scatter_add"), _in),
+    **dict.fromkeys(("scatter", "scatter-add", "scatter-sub", "scatter-mul", "scatter-min", "scatter-max"), _scatter),
+    **dict.fromkeys(
+        ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "select_and_scatter_add", "select_and_gather_add"), _in
+    ),
     **dict.fromkeys(("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min"), _in),
     **dict.fromkeys(("random_bits", "threefry2x32", "rng_bit_generator"), _random_bits),
     **dict.fromkeys(("random_seed", "random_wrap", "random_unwrap", "random_split", "random_fold_in", "random_clone"), _out),
     **dict.fromkeys(("sort", "top_k", "approx_top_k"), _sort),
     "dot_general": _dot,
     "conv_general_dilated": _convolution,
+    "ragged_dot_general": _ragged_dot,
     "scan": _scan,
     "while": _while,
     "fft": _fft,

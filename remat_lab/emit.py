@@ -39,7 +39,7 @@ def run_schedule(fused: Fused, schedule: Schedule, program: Program, args: Seque
     env: dict[int, Any] = {**program.constants, **dict(zip(program.inputs, args, strict=True))}
     value_of = {node: value for value, node in fused.node_of.items()}
     small = min(_SMALL_BYTES, max(program.bytes, default=0) // 64)
-    pending: dict[int, Any] = {}
+    pending: list[Any] = []
     for step in schedule.steps:
         if not isinstance(step, Compute):
             env.pop(value_of.get(step.node, -1), None)
@@ -47,16 +47,15 @@ def run_schedule(fused: Fused, schedule: Schedule, program: Program, args: Seque
         group = fused.groups[step.node]
         tied = _tied(program, group, small)
         if tied and pending:
-            held, _ = lax.optimization_barrier(([env[v] for v in tied], list(pending.values())))
-            env.update(zip(tied, held, strict=True))
-            pending = {}
+            env.update(zip(tied, _barrier([env[v] for v in tied], pending), strict=True))
+            pending = []
         local: dict[int, Any] = {}
         for k in group.equations:
             _run(program.equations[k], local, env)
         for value in group.values:
             env[value] = local[value]
-            if _can_pass_barrier(program.avals[value]):
-                pending[value] = local[value]
+            if _is_array(program.avals[value]):
+                pending.append(local[value])
     return [v.val if isinstance(v, _compat.Literal) else _resolve(program, env, v) for v in program.outputs]
 
 
@@ -66,14 +65,25 @@ def _tied(program: Program, group: Group, small: int) -> list[int]:
     A step without large inputs may run early, unless that would make a large result early too. It cannot run late: the next
     barrier waits for it.
     """
-    passable = [v for v in group.reads if _can_pass_barrier(program.avals[v])]
-    large = [v for v in passable if program.bytes[v] >= small]
-    return large or (passable if any(program.bytes[v] >= small for v in group.values) else [])
+    arrays = [v for v in group.reads if _is_array(program.avals[v])]
+    large = [v for v in arrays if program.bytes[v] >= small]
+    return large or (arrays if any(program.bytes[v] >= small for v in group.values) else [])
 
 
-def _can_pass_barrier(aval: Any) -> bool:
+def _barrier(tied: list[Any], pending: list[Any]) -> list[Any]:
+    """The same values, available only once `pending` are. Random keys pass as the words that they are made of."""
+    kinds = [jax.random.key_impl(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else None for x in tied]
+    words = [x if kind is None else jax.random.key_data(x) for x, kind in zip(tied, kinds, strict=True)]
+    waiting = [jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x for x in pending]
+    held, _ = lax.optimization_barrier((words, waiting))
+    return [x if kind is None else jax.random.wrap_key_data(x, impl=kind) for x, kind in zip(held, kinds, strict=True)]
+
+
+def _is_array(aval: Any) -> bool:
     dtype = getattr(aval, "dtype", None)
-    return dtype is not None and "Ref" not in type(aval).__name__ and not jax.dtypes.issubdtype(dtype, jax.dtypes.extended)
+    if dtype is None or "Ref" in type(aval).__name__:
+        return False
+    return not jax.dtypes.issubdtype(dtype, jax.dtypes.extended) or jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def _run(q: Equation, local: dict[int, Any], env: dict[int, Any]) -> None:

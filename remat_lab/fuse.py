@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from remat_lab import _compat, costs
 from remat_lab.flatten import Equation, Program, flatten
 from remat_lab.primitives import FUSIBLE, REDUCTIONS, VIEWS, forbids_replay
-from remat_lab.workspace import convolution_copies
+from remat_lab.workspace import convolution_copies, random_bits_copies
 from solvers.graph import Graph, Node
 from solvers.schedule import Schedule
 from solvers.simulate import simulate
@@ -218,6 +218,8 @@ def _workspace(eqn: _compat.Equation) -> int:
     """Bytes that a step needs while it runs: the peak of a loop's or branch's body, or copies that the backend makes."""
     if eqn.primitive.name == "conv_general_dilated":
         return convolution_copies(eqn)
+    if eqn.primitive.name in ("random_bits", "threefry2x32"):
+        return random_bits_copies(eqn)
     peaks = [0]
     for body in _compat.sub_jaxprs(eqn):
         program = flatten(body)

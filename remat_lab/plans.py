@@ -14,6 +14,7 @@ from remat_lab.errors import InvalidArgument, InvalidLoss, PlanMismatch
 from remat_lab.flatten import Program, flatten
 from remat_lab.fuse import Fused
 from remat_lab.measure import SCHEDULERS, Compiled, compile_program
+from remat_lab.summary import summarise
 from remat_lab.trace import Call, Loss, Traced
 from remat_lab.verify import Difference, largest_difference
 from solvers.graph import Graph
@@ -100,6 +101,10 @@ class Plan:
             live=result.live,
             starts_backward=next((p for p, v in enumerate(order) if graph.nodes[v].backward), len(order)),
         )
+
+    def summary(self) -> str:
+        """What the plan keeps, recomputes and costs, in about ten lines of text."""
+        return summarise(self)
 
     def value_and_grad(self) -> Callable[..., Any]:
         """The step as a function with the loss's signature.

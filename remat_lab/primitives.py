@@ -11,14 +11,18 @@ VIEWS = frozenset({"reshape", "squeeze", "expand_dims", "stop_gradient", "name",
 
 ELEMENTWISE = frozenset(
     """abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp clz complex conj
-    convert_element_type cos cosh digamma div eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt imag integer_pow
-    is_finite le le_to lgamma log log1p logistic lt lt_to max min mul ne neg nextafter not or polygamma population_count pow
-    real reduce_precision rem round rsqrt select_n select_and_gather_add shift_left shift_right_arithmetic
-    shift_right_logical sign sin sinh sqrt square sub tan tanh xor""".split()
+    convert_element_type cos cosh digamma div eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt igamma igamma_grad_a
+    igammac imag integer_pow is_finite le le_to lgamma log log1p log2 logistic lt lt_to max min mul mulhi ne neg nextafter
+    not one_minus_square or polygamma polynomial population_count pow real reduce_precision regularized_incomplete_beta rem
+    round rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt square sub tan tanh xor
+    zeta""".split()
 )
 
 # Moved or repeated, not computed; XLA computes them inside the kernel that reads them.
-MOVEMENT = frozenset("broadcast_in_dim concatenate copy copy_p iota pad rev slice transpose".split())
+MOVEMENT = frozenset(
+    """bitcast_convert_type broadcast_in_dim concatenate copy copy_p empty empty2 iota pad rev slice split stack tile transpose
+    unstack zeros_like""".split()
+)
 
 FUSIBLE = ELEMENTWISE | MOVEMENT | VIEWS
 
@@ -41,8 +45,10 @@ UNREPEATABLE = frozenset(
 )
 
 COLLECTIVES = frozenset(
-    """all_gather all_gather_invariant all_to_all axis_index pbroadcast pmax pmin ppermute psum psum2 psum_invariant
-    psum_scatter reduce_scatter ragged_all_to_all shard_map""".split()
+    """all_gather all_gather_invariant all_to_all axis_index pbroadcast
+    pbroadcast_dynamic pmax pmin ppermute psum psum2 psum_invariant
+    psum_scatter ragged_all_to_all ragged_dot_all_to_all reduce_scatter shard_map unreduced_pmax unreduced_pmin
+    unreduced_psum unreduced_reduce_scatter""".split()
 )
 
 

@@ -35,3 +35,8 @@ def _same_layout(aval: Any, spec: tuple[int, ...], canonical: tuple[int, ...]) -
     order = sorted(range(len(spec)), key=lambda role: canonical[role])
     places = [spec[role] for role in order if aval.shape[spec[role]] > 1]
     return places == sorted(places)
+
+
+def random_bits_copies(eqn: _compat.Equation) -> int:
+    """Bytes of the counters and words that threefry2x32 works on, unrolled by XLA:CPU into loops over whole arrays."""
+    return 3 * nbytes(eqn.outvars[0].aval)
