@@ -18,8 +18,8 @@ go before the last backward part runs, if that does not read it.
 Optimal among persistent schedules: a value kept beyond the forward sweep that computed it stays until the recursion above is
 done with the segment it begins, or with the backward part that reads it. On uniform chains (`training_chain`) that is optimal
 among all schedules (Griewank & Walther 2000). On heterogeneous ones it nearly always is, and not always: dropping a
-checkpoint early, and rebuilding it later, can be cheaper (the same paper, section 4) and is not searched. Nor are outputs of the
-forward pass, such as a loss, dropped and computed again. First computations keep the given order, except that values which
+checkpoint early, and rebuilding it later, can be cheaper (the same paper, section 4) and is not searched. Nor are outputs
+of the forward pass, such as a loss, dropped and computed again. First computations keep the given order, except that values which
 only backward reads are first computed when it needs them.
 
 Memory is exact if the budget is at most `slots` times the greatest common divisor of the sizes kept; otherwise kept sizes are
@@ -127,6 +127,9 @@ class ChainTable:
         )
         self._advance_cost = [0.0, *(self._cost(stage.advance) for stage in stages)]
         self._full_cost = [0.0, *(self._cost(stage.full) for stage in stages)]
+        # Peaks of running a stage, with its input counted elsewhere (True) or freed after its last read.
+        self._advance_peak = {(k, begins): self._peak(k, False, begins) for k in range(n) for begins in (False, True)}
+        self._full_peak = {(k, begins): self._peak(k, True, begins) for k in range(n) for begins in (False, True)}
         self._cost_of: dict[_Key, list[float]] = {}
         self._choice: dict[_Key, list[_Choice | None]] = {}
         for width in range(1, n + 1):
@@ -148,6 +151,13 @@ class ChainTable:
 
     def _cost(self, steps: Sequence[int]) -> float:
         return math.fsum(self.graph.nodes[v].cost for v in steps)
+
+    def _peak(self, k: int, full: bool, begins: bool) -> int:
+        stage = self.stages[k]
+        steps = _union(stage.advance, stage.full) if full else stage.advance
+        beside = stage.inputs if begins else frozenset[int]()
+        keep = beside | stage.outputs | (stage.saved if full else frozenset())
+        return peak_of(self.graph, steps, live=stage.inputs, keep=keep, ignore=beside)
 
     def _slots_for(self, needed: int) -> int:
         """Fewest slots m that hold this; m slots are m * unit bytes and the remainder of the budget."""
@@ -204,9 +214,7 @@ class ChainTable:
             stage = self.stages[k - 1]
             if stage.once and j < len(self.stages):
                 return  # a second pass may not go over this stage
-            ignore = stage.inputs if k == i + 1 else frozenset[int]()
-            keep = stage.inputs if k == i + 1 else frozenset[int]()
-            advance = peak_of(self.graph, stage.advance, live=stage.inputs, keep=keep | stage.outputs, ignore=ignore)
+            advance = self._advance_peak[k - 1, k == i + 1]
             own = stage.saved <= stage.outputs
             held_later = (False, True) if own else (False,)
             for after in held_later:
@@ -215,7 +223,7 @@ class ChainTable:
                 self._split(key, choice, needed, self._bytes[k], cost + self._advance_cost[k])
             if not own:
                 steps = _union(stage.advance, stage.full)
-                full = peak_of(self.graph, steps, live=stage.inputs, keep=keep | stage.outputs | stage.saved, ignore=ignore)
+                full = self._full_peak[k - 1, k == i + 1]
                 choice = _Choice(k, True, True, bool(stage.outputs & stage.saved))
                 self._split(key, choice, max(swept, full) + beside, self._all[k], cost + self._cost(steps))
             swept, cost = max(swept, advance), cost + self._advance_cost[k]

@@ -135,6 +135,6 @@ def _layers(graph: Graph) -> int:
             if (node.cost, node.size, node.deps, node.workspace) != (model.cost, model.size, model.deps, 0):
                 raise UnsupportedGraph(
                     f"node {v} ({node.name!r}) breaks the uniform chain: binomial checkpointing wants cost {model.cost}, size "
-                    f'{model.size} and reads of {list(model.deps)} there; use "chain" for uneven chains, "auto" for other graphs'
+                    f'{model.size} and reads of {list(model.deps)} there; use "chain" or "auto" instead'
                 )
     raise UnsupportedGraph('this graph is no uniform training chain: use "chain" for uneven chains, "auto" for other graphs')
