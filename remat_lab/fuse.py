@@ -8,17 +8,20 @@ XLA computes most equations inside the kernel that reads them. A value is taken 
 - or it is large, and recomputing it inside each of its n readers would read more bytes than writing it once and reading it
   back: `n * read > read + own + n * own`, where `own` is its size and `read` the size of the written values behind it.
 
-Views (a reshape, say) are never written: whoever reads one reads the value that it renames.
+Views (a reshape, say) are never written: whoever reads one reads the value that it renames. Two kinds of values are written in
+the buffer of the one step that reads them, and so are no nodes of their own: what a scatter or an update changes in place, and
+the result of a heavy equation that is only changed element by element (a dot and its bias, say).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from remat_lab import _compat, costs
 from remat_lab.flatten import Equation, Program, flatten
-from remat_lab.primitives import FUSIBLE, REDUCTIONS, VIEWS, forbids_replay
+from remat_lab.primitives import ELEMENTWISE, FUSIBLE, IN_PLACE, REDUCTIONS, VIEWS, forbids_replay
 from remat_lab.workspace import convolution_copies, random_bits_copies
 from solvers.graph import Graph, Node
 from solvers.schedule import Schedule
@@ -123,7 +126,7 @@ def fuse(program: Program, *, primal_outputs: int = 0, cost: CostRule = costs.CP
                     cost=0.0 if i else cost(group.flops, group.moved_bytes),
                     size=size,
                     deps=() if i else deps,
-                    workspace=0 if i else _workspace(q.eqn),
+                    workspace=0 if i else max(_workspace(program.equations[e].eqn) for e in group.equations),
                     recomputable=all(forbids_replay(program.equations[e].eqn) is None for e in group.equations),
                     backward=primal_outputs > 0 and k > last_primal,
                     part_of=lead if i else None,
@@ -161,9 +164,15 @@ def _written(program: Program, base: list[int]) -> list[bool]:
                 readers.setdefault(v, []).append(k)
     leaves = {base[v] for v in program.outputs if isinstance(v, int)}
     heavy = [q.name not in FUSIBLE or forbids_replay(q.eqn) is not None for q in equations]
-    forces = [heavy[k] and q.name not in REDUCTIONS for k, q in enumerate(equations)]
+
+    def forces(k: int, value: int) -> bool:
+        q = equations[k]
+        if q.name in IN_PLACE and isinstance(q.ins[0], int) and base[q.ins[0]] == value and readers[value] == [k]:
+            return sum(isinstance(u, int) and base[u] == value for u in q.ins) > 1
+        return heavy[k] and q.name not in REDUCTIONS
+
     written = [
-        not _is_view(q) and (heavy[k] or any(o in leaves or any(forces[c] for c in readers.get(o, ())) for o in q.outs))
+        not _is_view(q) and (heavy[k] or any(o in leaves or any(forces(c, o) for c in readers.get(o, ())) for o in q.outs))
         for k, q in enumerate(equations)
     ]
     # Written readers of each unwritten value, through the fusible equations between.
@@ -184,7 +193,51 @@ def _written(program: Program, base: list[int]) -> list[bool]:
         own, read, n = sum(program.bytes[o] for o in q.outs), sum(behind[k].values()), len(ends[k])
         if not written[k] and own >= large and n * read > read + own + n * own:
             written[k] = True
+    _merge_epilogues(program, readers, leaves, heavy, written)
     return written
+
+
+def _merge_epilogues(
+    program: Program, readers: dict[int, list[int]], leaves: set[int], heavy: list[bool], written: list[bool]
+) -> None:
+    """Takes back the writing of heavy results that a single later step changes element by element, at most one for each step.
+
+    Reading them there costs no memory: the step's result takes their buffer.
+    """
+    equations = program.equations
+    taken: set[int] = set()
+    for k in reversed(range(len(equations))):
+        q = equations[k]
+        if not heavy[k] or len(q.outs) != 1 or q.outs[0] in leaves or q.eqn.effects or q.name in REDUCTIONS:
+            continue
+        size, passed, todo, ends = _elements(program, q.outs[0]), set[int](), [q.outs[0]], set[int]()
+        while todo and len(ends) < 2:
+            for c in readers.get(todo.pop(), ()):
+                reader = equations[c]
+                keeps_place = reader.name in ELEMENTWISE or _transposes_matrix(q, reader)
+                if heavy[c] or not keeps_place or _elements(program, reader.outs[0]) != size:
+                    ends |= {-1, -2}
+                elif written[c]:
+                    ends.add(c)
+                elif c not in passed:
+                    passed.add(c)
+                    todo.append(reader.outs[0])
+        if (
+            len(ends) == 1
+            and (end := ends.pop()) not in taken
+            and program.bytes[q.outs[0]] == program.bytes[equations[end].outs[0]]
+        ):
+            taken.add(end)
+            written[k] = False
+
+
+def _transposes_matrix(dot: Equation, reader: Equation) -> bool:
+    """Whether `reader` transposes the matrix that a dot makes, which XLA does by swapping the dot's operands."""
+    return reader.name == "transpose" and dot.name == "dot_general" and len(reader.eqn.params["permutation"]) == 2
+
+
+def _elements(program: Program, value: int) -> int:
+    return math.prod(getattr(program.avals[value], "shape", ()))
 
 
 def _group(program: Program, written: list[bool], root: int) -> Group:
