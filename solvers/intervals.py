@@ -5,55 +5,109 @@ steps are first computed in the given order, each value is retained for at most 
 constraint holds the budget. `intervals_model` writes it down, and says where it departs from the paper.
 
 Optimal means: cheapest among the schedules
-- whose first computations keep the given order and which, before each of them, recompute steps in increasing position, each
-  at most once;
-- that compute each step at most `copies` times in all (more only for steps that the best start computes more often);
+- whose first computations keep the given order (that of the cheapest start, if its own differs) and which, before each of
+  them, recompute steps in increasing position, each at most once (again only where the start does);
+- that compute each step at most `copies` times in all (more only for steps that the start computes more often);
 - that recompute at the moments of `prune`. For graphs with up to `EVERY_MOMENT` events these are all that could be useful, so
   nothing is left out; for larger ones only those just before a late use. `Solution.scope` says which it was.
 
 The search starts from the best of the orders that it is given and of keeping everything, and never returns anything worse. The
 whole model is solved first. Where its share of the time proves nothing, a large-neighbourhood search (`intervals_lns`)
-improves the best schedule, or brings one within the budget where none is known.
+improves the best schedule, or brings one within the budget where none is known. What the model leaves out altogether: other
+orders of first computations, and values kept outside the budget (offloading).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from solvers import bounds
 from solvers.errors import InfeasibleBudget
 from solvers.graph import Graph
+from solvers.intervals_lns import improve
 from solvers.intervals_search import Search
+from solvers.renumber import Renumbered, first_computations
+from solvers.schedule import Schedule
+from solvers.simulate import simulate
 from solvers.solution import Options, Solution, Status, make_solution
 
 EVERY_MOMENT = 6000
+_WHOLE_SHARE = 0.4  # of the limits, for the whole model
 
 
-def solve(graph: Graph, budget: int | None, options: Options, *, copies: int = 2) -> Solution:
+def solve(graph: Graph, budget: int | None, options: Options, *, copies: int | None = None) -> Solution:
     """The cheapest schedule within a budget, or the best known one with a bound.
 
     Args:
         graph: any graph.
         budget: bytes; None for no limit.
         options: limits, and orders to start from.
-        copies: how often a step may be computed in all.
+        copies: how often a step may be computed in all. None for 2, and more where nothing that fits is found with that.
 
     Raises:
         InfeasibleBudget: if nothing fits, or nothing that fits was found; its `proven` says which.
         ValueError: if copies is below 1.
     """
-    if copies < 1:
+    if copies is not None and copies < 1:
         raise ValueError(f"copies is {copies!r}: every step is computed at least once, so give 1 or more")
+    base = _base_order(graph, budget, options)
+    if base is None:
+        return _solve(graph, budget, options, copies)
+    other = Renumbered.of(graph, base)
+    starts = [other.there(start) for start in (*options.starts, graph.steps)]
+    found = _solve(other.graph, budget, replace(options, starts=starts), copies)
+    return make_solution(
+        graph,
+        other.back(found.schedule.order),
+        solver="intervals",
+        budget=budget,
+        seconds=found.seconds,
+        status=found.status,
+        lower_bound=found.lower_bound,
+        scope=found.scope.replace("the given order", "the order of the best start"),
+    )
+
+
+def _base_order(graph: Graph, budget: int | None, options: Options) -> tuple[int, ...] | None:
+    """First computations of the cheapest start that fits, or None if they are in the given order."""
+    best: tuple[float, tuple[int, ...]] | None = None
+    for start in (graph.steps, *options.starts):
+        result = simulate(graph, Schedule.from_order(graph, start))
+        if budget is None or result.peak <= budget:
+            firsts = first_computations(start)
+            if best is None or result.cost < best[0]:
+                best = (result.cost, firsts)
+    return None if best is None or best[1] == graph.steps else best[1]
+
+
+def _solve(graph: Graph, budget: int | None, options: Options, copies: int | None) -> Solution:
+    """The same for first computations in the given order."""
     search = Search(graph, budget, options, copies=copies, most_moments=EVERY_MOMENT)
     if search.budget < bounds.minimum_budget(graph, order="given").bytes:
         raise bounds.infeasible(graph, search.budget, known_peaks=search.peaks, order="given")
     if search.cost <= graph.keep_all_cost:
         return _solution(search, Status.OPTIMAL, budget, "any schedule")
-    search.prepare()
-    search.solve_whole(search.left)
+    try:
+        _explore(search)
+    except KeyboardInterrupt:
+        search.interrupted = True
     if search.order is None:
+        if search.interrupted:
+            raise KeyboardInterrupt
         raise _infeasible(search)
     if search.closed:
         return _solution(search, Status.OPTIMAL, budget, search.scope)
     return _solution(search, Status.INTERRUPTED if search.interrupted else Status.TIME_LIMIT, budget, search.scope)
+
+
+def _explore(search: Search) -> None:
+    """The whole model first, then neighbourhoods; neighbourhoods alone while a large graph has no schedule that fits."""
+    search.prepare()
+    if search.complete or not search.excess:
+        search.solve_whole(search.left * _WHOLE_SHARE)
+        while search.closed and search.order is None and search.allow_more_copies():
+            search.solve_whole(search.left * _WHOLE_SHARE)
+    improve(search)
 
 
 def _solution(search: Search, status: Status, budget: int | None, scope: str) -> Solution:

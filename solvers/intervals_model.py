@@ -233,7 +233,7 @@ class IntervalModel:
 
     def hint(self, events: Sequence[int], excess: int = 0) -> None:
         """Suggests a schedule, given by its events in order, as a value for every variable."""
-        replay = Replay.of(self.graph, [(k, self.moments.events[k][1]) for k in events], self.end)
+        replay = Replay.of(self.graph, list(zip(events, self.moments.order(events), strict=True)), self.end)
         m = self.model
         start_of: dict[Key, int] = {}
         for key, start in self._start.items():

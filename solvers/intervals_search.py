@@ -21,6 +21,10 @@ from solvers.units import Units
 
 # While a schedule exceeds the budget, getting rid of all of the excess is worth this many times the cost of keep-all.
 _EXCESS_WEIGHT = 20
+# How often a step may be computed if the caller leaves that open: to begin with, and when nothing that fits is found with that.
+_COPIES, _MOST_COPIES = 2, 5
+# Where greedy eviction finds nothing that fits, a schedule for a somewhat larger budget is a good one to start from.
+_LARGER_BUDGETS = (1.03, 1.06, 1.1, 1.15)
 
 
 class Search:
@@ -41,7 +45,7 @@ class Search:
         peaks: of the orders that were simulated, bytes.
     """
 
-    def __init__(self, graph: Graph, budget: int | None, options: Options, *, copies: int, most_moments: int):
+    def __init__(self, graph: Graph, budget: int | None, options: Options, *, copies: int | None, most_moments: int):
         self.began = time.perf_counter()
         self.graph, self.options = graph, options
         ceiling = sum(node.charge + node.workspace for node in graph.nodes)
@@ -52,7 +56,8 @@ class Search:
         self.closed = self.interrupted = False
         self.peaks: list[int] = []
         self.work = 0.0
-        self.wanted_copies = copies
+        self.allowed_copies = _COPIES if copies is None else copies
+        self.most_copies = _MOST_COPIES if copies is None else copies
         self.complete = count_moments(graph) <= most_moments
         self._starts = [self._offer(order) for order in (graph.steps, *options.starts)]
 
@@ -63,16 +68,15 @@ class Search:
         moments = every_moment(graph) if self.complete else useful_moments(graph)
         self.moments = moments.with_events(staged)
         self.current = sorted(self.moments.rank[event] for event in staged)
-        self.excess = max(0, self._peak([v for _, v in staged]) - self.budget)
+        self.excess = max(0, self._peak([v for *_, v in staged]) - self.budget)
         self.units = Units.of(graph, self.budget, len(self.moments.events) + 1)
-        used = Counter(v for _, v in staged)
-        self.copies = {v: min(max(self.wanted_copies, used[v]), 1 + len(self.moments.again.get(v, ()))) for v in graph.steps}
+        self._set_copies()
 
     @property
     def scope(self) -> str:
         """What the bound is relative to."""
-        text = describe_scope("given", self.wanted_copies)
-        more = sum(c > self.wanted_copies for c in self.copies.values())
+        text = describe_scope("given", self.allowed_copies)
+        more = sum(c > self.allowed_copies for c in self.copies.values())
         if more:
             text += f" (for {more} of them as many as the start has)"
         if not self.complete:
@@ -117,6 +121,20 @@ class Search:
         model.hint(self.current, excess)
         return self._run(model, amount, self.options.seed + seed, None)
 
+    def allow_more_copies(self) -> bool:
+        """Lets steps be computed once more from now on; False if that is the caller's limit or ours."""
+        if self.allowed_copies >= self.most_copies:
+            return False
+        self.allowed_copies += 1
+        self._set_copies()
+        self.closed = False
+        return True
+
+    def _set_copies(self) -> None:
+        used = Counter(self.moments.order(self.current))
+        moments = self.moments.again
+        self.copies = {v: min(max(self.allowed_copies, used[v]), 1 + len(moments.get(v, ()))) for v in self.graph.steps}
+
     def report(self) -> None:
         """Tells the caller where the search is."""
         if self.options.progress is not None:
@@ -126,21 +144,33 @@ class Search:
         """The events of the known schedule to start from: the least excess, then the least cost."""
         graph, candidates = self.graph, list(self._starts)
         if self.order is None and not self.complete:
-            for rule in RULES:
-                found = greedy_order(graph, self.budget, rule)
-                if found is not None:
-                    candidates.append(self._offer(found))
-                if self.order is not None or self.seconds > self.options.time_limit / 4:
-                    break
+            candidates += self._greedy_orders()
         best: tuple[int, float, list[Event]] | None = None
         for order in candidates:
             events = events_of(graph, order)
             if events is not None:
-                staged = [v for _, v in events]
+                staged = [v for *_, v in events]
                 rank = (max(0, self._peak(staged) - self.budget), self._cost(staged), events)
                 best = rank if best is None else min(best, rank)
         assert best is not None  # keeping everything is always among the candidates
         return best[2]
+
+    def _greedy_orders(self) -> list[Sequence[int]]:
+        """Orders by greedy eviction that fit, or else one that exceeds the budget a little.
+
+        There is one if that takes long (or runs must repeat themselves), else one per rule.
+        """
+        found: list[Sequence[int]] = []
+        repeatable = self.options.work_limit is not None
+        deadline = math.inf if repeatable else time.monotonic() + self.options.time_limit / 4
+        attempts = [(1.0, rule) for rule in RULES] + [(more, RULES[0]) for more in _LARGER_BUDGETS]
+        for more, rule in attempts:
+            if found and (more > 1 or repeatable or self.seconds > self.options.time_limit / 20):
+                break
+            order = greedy_order(self.graph, int(self.budget * more), rule, deadline=deadline)
+            if order is not None:
+                found.append(self._offer(order))
+        return found
 
     def _offer(self, order: Sequence[int]) -> Sequence[int]:
         """Takes an order as the best one if it fits and is cheaper; returns it without unnecessary recomputations."""
@@ -157,8 +187,8 @@ class Search:
     def _model(self, free: Collection[int], excess: int) -> IntervalModel:
         """A model in which recomputations of `free` steps are open, and those of others as in the current schedule."""
         times: dict[int, list[int]] = {v: [] for v in self.graph.steps}
-        for k in self.current:
-            times[self.moments.events[k][1]].append(k)
+        for k, v in zip(self.current, self.moments.order(self.current), strict=True):
+            times[v].append(k)
         slots = {v: [Slot((k,)) for k in fixed] for v, fixed in times.items()}
         for v in free:
             if v in self.moments.again:
@@ -187,13 +217,12 @@ class Search:
 
     def _take(self, events: Sequence[int]) -> None:
         """Makes a solution of a model the current schedule if it is better."""
-        order: Sequence[int] = [self.moments.events[k][1] for k in events]
+        order: Sequence[int] = self.moments.order(events)
         excess = max(0, self._peak(order) - self.budget)
         if not excess:
-            order = self._offer(order)
-            staged = events_of(self.graph, order) or []
-            events = [self.moments.rank[event] for event in staged]
-        now = self._cost([self.moments.events[k][1] for k in self.current])
+            longer, order = zip(events, order, strict=True), self._offer(order)
+            events = [next(k for k, w in longer if w == v) for v in order]  # the order is what is left of the longer one
+        now = self._cost(self.moments.order(self.current))
         if (excess, self._cost(order)) < (self.excess, now):
             self.current, self.excess = list(events), excess
 

@@ -2,7 +2,9 @@
 
 Steps are first computed in the given order, which cuts time into stages: stage j runs some earlier steps again, in increasing
 position, and ends with the first computation of step j. So an event is a pair (j, v) with v <= j, the numbering of MOCCASIN
-(Bartan et al., ICML 2023, section 3), and the lexicographic order of the pairs is the order in time.
+(Bartan et al., ICML 2023, section 3), and the lexicographic order of the pairs is the order in time. Schedules made otherwise
+may recompute in another order within a stage. Cut into runs of increasing positions, they fit too: an event here is
+(j, r, v), where r = 0 for the last run of the stage, -1 for the one before, and so on.
 
 All pairs are about n^2 / 2. Two reductions are offered:
 
@@ -22,7 +24,7 @@ from functools import cached_property
 
 from solvers.graph import Graph
 
-Event = tuple[int, int]
+Event = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -30,16 +32,16 @@ class Moments:
     """The events that a schedule may use, numbered in order of time.
 
     Attributes:
-        events: pairs (stage, step), sorted; a first computation is (v, v).
+        events: (stage, run, step), sorted; a first computation is (v, 0, v).
     """
 
     events: tuple[Event, ...]
 
     @classmethod
     def of(cls, graph: Graph, stages: Mapping[int, Iterable[int]]) -> Moments:
-        """All first computations, and each step's recomputations in the stages listed for it."""
-        events = {(v, v) for v in graph.steps}
-        events.update((j, v) for v, found in stages.items() for j in found)
+        """All first computations, and each step's recomputations in the last run of the stages listed for it."""
+        events = {(v, 0, v) for v in graph.steps}
+        events.update((j, 0, v) for v, found in stages.items() for j in found)
         return cls(tuple(sorted(events)))
 
     def with_events(self, more: Iterable[Event]) -> Moments:
@@ -55,14 +57,14 @@ class Moments:
     def again(self) -> dict[int, tuple[int, ...]]:
         """For each step that may be recomputed, the numbers of the events that do so."""
         found: dict[int, list[int]] = {}
-        for k, (j, v) in enumerate(self.events):
+        for k, (j, _, v) in enumerate(self.events):
             if v < j:
                 found.setdefault(v, []).append(k)
         return {v: tuple(ranks) for v, ranks in found.items()}
 
-    def first(self, step: int) -> int:
-        """Number of the first computation of a step."""
-        return self.rank[step, step]
+    def order(self, ranks: Iterable[int]) -> list[int]:
+        """The steps of numbered events."""
+        return [self.events[k][2] for k in ranks]
 
 
 def every_moment(graph: Graph) -> Moments:
@@ -109,28 +111,26 @@ def count_moments(graph: Graph) -> int:
 
 
 def events_of(graph: Graph, order: Sequence[int]) -> list[Event] | None:
-    """The events of an order, sorted; None if its first computations are not in the graph's order.
+    """The events of an order; None if its first computations are not in the graph's order.
 
-    The order may differ from that of the events within a stage, where it may also compute a step twice. What comes after the
-    last first computation is left out.
+    What comes after the last first computation is left out.
     """
-    events: set[Event] = set()
-    waiting: list[int] = []
+    events: list[Event] = []
+    runs: list[list[int]] = [[]]  # of the stage so far
     expected = iter(graph.steps)
     stage = next(expected, None)
     for v in order:
         if stage is None:
             break
-        if v == stage:
-            events.update((stage, w) for w in waiting)
-            events.add((v, v))
-            waiting.clear()
-            stage = next(expected, None)
-        elif v > stage:
+        if v > stage:
             return None
-        else:
-            waiting.append(v)
-    return sorted(events)
+        if runs[-1] and v <= runs[-1][-1]:
+            runs.append([])
+        runs[-1].append(v)
+        if v == stage:
+            events.extend((v, r + 1 - len(runs), w) for r, run in enumerate(runs) for w in run)
+            runs, stage = [[]], next(expected, None)
+    return events
 
 
 def _last_service(graph: Graph) -> list[int]:
