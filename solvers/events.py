@@ -23,9 +23,10 @@ from solvers.bounds import describe_scope, infeasible
 from solvers.checkmate import impossible
 from solvers.event_model import EventModel
 from solvers.graph import Graph
-from solvers.linear import Outcome, solve_whole
+from solvers.linear import Outcome, solve_relaxation, solve_whole
 from solvers.lp_bound import common_divisor, prove, round_up
 from solvers.repair import repair
+from solvers.rounding import THRESHOLDS, round_keeping
 from solvers.schedule import Schedule
 from solvers.simulate import simulate
 from solvers.solution import Options, Progress, Solution, Status, make_solution
@@ -36,7 +37,7 @@ NAME = "events"
 SCOPE = describe_scope("given")
 
 _BOUND_SHARE = 0.25  # of the time limit, at most, for the linear bound
-_REPAIR_SHARE = 0.1  # of what is left, at most, for each repair
+_REPAIR_SHARE = 0.02  # of what is left, at most, for each repair
 _TOLERANCE = 1e-6  # relative error of a backend's optimum
 
 
@@ -78,7 +79,7 @@ def solve(graph: Graph, budget: int | None, options: Options, *, backend: str = 
         seconds=time.monotonic() - began,
         status=status,
         lower_bound=search.cost if status is Status.OPTIMAL else search.bound,
-        scope=SCOPE,
+        scope=SCOPE if _in_order(graph, search.best) else f"{SCOPE}; the schedule itself is a start in another order",
         notes={"backend": backend, "rounds": str(search.rounds), "events": str(len(search.events))},
     )
 
@@ -100,6 +101,7 @@ class _Search:
         self.events: set[int] = set()
         self.detailed: set[int] = set()
         self.rounds = 0
+        self.failures = 0
         self.margin = 0  # bytes held back from the program
 
     def left(self) -> float:
@@ -138,8 +140,11 @@ class _Search:
         while not self.proven() and self.left() > 0:
             timeline = Timeline(self.graph, cap=self.cost - self.graph.keep_all_cost, closed=True)
             model = EventModel(timeline, max(1, self.budget - self.margin), self.events, self.detailed)
+            fixed = self._relax(model)
             hint = model.point(self.best) if self.best is not None and _in_order(self.graph, self.best) else {}
-            outcome = solve_whole(model.program, seconds=self.left(), backend=self.backend, hint=hint)
+            if self.proven():
+                break
+            outcome = solve_whole(model.program, seconds=self._slice(), backend=self._backend(), hint=hint, fixed=fixed)
             self.rounds += 1
             if outcome.infeasible:  # nothing is cheaper than what the program was cut down with
                 if self.margin:
@@ -151,14 +156,42 @@ class _Search:
                 return Status.TIME_LIMIT if self.margin and not self.proven() else Status.OPTIMAL
             if outcome.interrupted:
                 return Status.INTERRUPTED
-            if not outcome.optimal:
-                break
+            self.failures += not outcome.optimal
         return Status.OPTIMAL if self.proven() else Status.TIME_LIMIT
 
     def proven(self) -> bool:
         """Whether the best order costs what the bound says, up to the backend's tolerance."""
         once = self.graph.keep_all_cost
         return self.cost - once <= (self.bound - once) * (1 + 2 * _TOLERANCE)
+
+    def _relax(self, model: EventModel) -> dict[int, float]:
+        """Solves the relaxation, offers what rounding it gives, and returns the variables that cannot improve on the best."""
+        outcome = solve_relaxation(model.program, seconds=self.left())
+        if outcome.values:
+            for threshold in THRESHOLDS:
+                if self.left() > 0:
+                    self._offer_repaired(model.order(round_keeping(model, outcome.values, threshold)))
+        if not outcome.weights or math.isinf(self.cost):
+            return {}
+        return model.program.settled(outcome.weights, self.cost - self.graph.keep_all_cost)
+
+    def _slice(self) -> float:
+        """Seconds for one round: half of what is left, so that an order that does not fit can still be refined."""
+        return self.left() * (0.5 if self.left() > 10 else 1.0)
+
+    def _backend(self) -> str:
+        """The chosen backend, and the other one after each round that ended without a proof."""
+        return self.backend if self.failures % 2 == 0 else ("SCIP" if self.backend == "HIGHS" else "HIGHS")
+
+    def _offer_repaired(self, order: Sequence[int]) -> bool:
+        """Offers an order, or failing that what repairing it gives; returns whether it fits as it is."""
+        if self.offer(order):
+            return True
+        limit = time.monotonic() + _REPAIR_SHARE * max(self.left(), 0.0)
+        repaired = repair(self.graph, order, self.budget, cost_limit=self.cost, deadline=limit)
+        if repaired is not None:
+            self.offer(trim(self.graph, repaired, self.budget))
+        return False
 
     def _take(self, model: EventModel, outcome: Outcome) -> bool:
         """Uses one solution: bound, order, and finer time line. Returns whether it is optimal and fits."""
@@ -167,13 +200,9 @@ class _Search:
             unit = common_divisor(model.timeline)
             self.raise_bound(self.graph.keep_all_cost + round_up(extra * (1 - _TOLERANCE), unit))
         order = model.order(outcome.values)
-        if self.offer(order):
+        if self._offer_repaired(order):
             return outcome.optimal
-        limit = time.monotonic() + _REPAIR_SHARE * max(self.left(), 1.0)
-        repaired = repair(self.graph, order, self.budget, cost_limit=self.cost, deadline=limit)
-        if repaired is not None:
-            self.offer(trim(self.graph, repaired, self.budget))
-        if not self._refine(order):
+        if not self._refine(order) and outcome.optimal:
             # Nothing but the backend's tolerance lies between this order and the budget. What is dearer by less is lost.
             self.margin = max(1, 2 * self.margin, math.ceil(_TOLERANCE * self.budget))
         return False

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ortools.linear_solver import pywraplp  # type: ignore[import-untyped]
@@ -50,14 +50,23 @@ class Program:
 
         With `phase_one` the costs are taken as 0: a positive result proves that no point satisfies all rows.
         """
-        reduced = [0.0] * len(self.costs) if phase_one else list(self.costs)
+        constant, reduced = self._priced(weights, [0.0] * len(self.costs) if phase_one else list(self.costs))
+        return math.fsum([constant, *(d for d in reduced if d < 0)])
+
+    def settled(self, weights: Sequence[float], limit: float) -> dict[int, float]:
+        """Variables that have one value, 0 or 1, in every whole point that costs at most `limit` (reduced-cost fixing)."""
+        constant, reduced = self._priced(weights, list(self.costs))
+        bound = math.fsum([constant, *(d for d in reduced if d < 0)])
+        return {j: float(d < 0) for j, d in enumerate(reduced) if self.whole[j] and bound + abs(d) > limit}
+
+    def _priced(self, weights: Sequence[float], reduced: list[float]) -> tuple[float, list[float]]:
         parts: list[float] = []
         for (terms, rhs), weight in zip(self.rows, weights, strict=True):
             if weight > 0:
                 parts.append(weight * rhs)
                 for j, a in terms:
                     reduced[j] -= weight * a
-        return math.fsum(parts + [d for d in reduced if d < 0])
+        return math.fsum(parts), reduced
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +89,39 @@ class Outcome:
 
 
 def solve_relaxation(program: Program, *, seconds: float, backend: str = "GLOP") -> Outcome:
-    """Solves the program with every variable continuous. `backend` is GLOP, PDLP or HIGHS_LP."""
-    return _solve(program, backend=backend, seconds=seconds, relaxed=True, hint={})
+    """Solves the program with every variable continuous. `backend` is GLOP, PDLP or HIGHS_LP.
 
-
-def solve_whole(program: Program, *, seconds: float, backend: str = "SCIP", hint: dict[int, float] | None = None) -> Outcome:
-    """Solves the program to proven optimality, or as far as time allows. `backend` is SCIP or HIGHS.
-
-    The backend's own bound is not returned: `pywraplp` reports a meaningless one when time runs out.
+    Raises:
+        KeyboardInterrupt: on Ctrl-C; half a linear program is of no use.
     """
-    return _solve(program, backend=backend, seconds=seconds, relaxed=False, hint=hint or {})
+    return _solve(program, backend=backend, seconds=seconds, relaxed=True, hint={}, fixed={})
 
 
-def _solve(program: Program, *, backend: str, seconds: float, relaxed: bool, hint: dict[int, float]) -> Outcome:
+def solve_whole(
+    program: Program,
+    *,
+    seconds: float,
+    backend: str = "SCIP",
+    hint: Mapping[int, float] | None = None,
+    fixed: Mapping[int, float] | None = None,
+) -> Outcome:
+    """Solves the program to proven optimality, or as far as time allows, with some variables fixed.
+
+    `backend` is SCIP or HIGHS; only SCIP takes hints. The backend's own bound is not returned:
+    `pywraplp` reports a meaningless one when time runs out.
+    """
+    return _solve(program, backend=backend, seconds=seconds, relaxed=False, hint=hint or {}, fixed=fixed or {})
+
+
+def _solve(
+    program: Program,
+    *,
+    backend: str,
+    seconds: float,
+    relaxed: bool,
+    hint: Mapping[int, float],
+    fixed: Mapping[int, float],
+) -> Outcome:
     deadline = time.monotonic() + seconds
     solver = pywraplp.Solver.CreateSolver(backend)
     if solver is None:
@@ -103,6 +132,8 @@ def _solve(program: Program, *, backend: str, seconds: float, relaxed: bool, hin
     if backend.startswith("HIGHS"):
         solver.SetSolverSpecificParametersAsString("output_flag=false")  # else it prints a banner
     xs = [solver.NumVar(0, 1, "") if relaxed or not whole else solver.BoolVar("") for whole in program.whole]
+    for j, value in fixed.items():
+        xs[j].SetBounds(value, value)
     scale = _LARGEST_COST / max((abs(cost) for cost in program.costs if cost), default=_LARGEST_COST)
     objective = solver.Objective()
     objective.SetMinimization()
@@ -124,6 +155,8 @@ def _solve(program: Program, *, backend: str, seconds: float, relaxed: bool, hin
     parameters = pywraplp.MPSolverParameters()
     parameters.SetDoubleParam(parameters.RELATIVE_MIP_GAP, 0.0)
     status, interrupted = _run(solver, parameters)
+    if interrupted and relaxed:
+        raise KeyboardInterrupt
     if status == solver.INFEASIBLE:
         return Outcome(infeasible=True)
     if status not in (solver.OPTIMAL, solver.FEASIBLE):

@@ -85,7 +85,7 @@ def prove(graph: Graph, budget: int | None, options: Options, *, backend: str = 
             return Bound(known, rounds, tuple(events), True)
         if outcome.weights:
             best = max(best, round_up(model.program.certified_bound(outcome.weights), unit))
-        if not outcome.optimal or outcome.interrupted:
+        if not outcome.optimal:
             break
         more = overflows(model, outcome)
         complete = not more
