@@ -19,8 +19,8 @@ Optimal among persistent schedules: a value kept beyond the forward sweep that c
 done with the segment it begins, or with the backward part that reads it. On uniform chains (`training_chain`) that is optimal
 among all schedules (Griewank & Walther 2000). On heterogeneous ones it nearly always is, and not always: dropping a
 checkpoint early, and rebuilding it later, can be cheaper (the same paper, section 4) and is not searched. Nor are outputs
-of the forward pass, such as a loss, dropped and computed again. First computations keep the given order, except that values which
-only backward reads are first computed when it needs them.
+of the forward pass, such as a loss, dropped and computed again. First computations keep the given order, except that values
+that only backward reads are first computed when it needs them.
 
 Memory is exact if the budget is at most `slots` times the greatest common divisor of the sizes kept; otherwise kept sizes are
 rounded up to a multiple of budget / slots, so that the budget is never exceeded, only not quite used. Time L^3 x slots.

@@ -23,6 +23,8 @@ import time
 from solvers.bounds import infeasible
 from solvers.errors import UnsupportedGraph
 from solvers.graph import Graph, training_chain
+from solvers.schedule import Schedule
+from solvers.simulate import simulate
 from solvers.solution import Options, Solution, Status, make_solution
 
 
@@ -105,12 +107,11 @@ def solve(graph: Graph, budget: int | None, options: Options) -> Solution:
     start = time.perf_counter()
     layers = _layers(graph)
     size = graph.nodes[0].size
-    slots = layers if budget is None or not size else min(layers, budget // size - 3)
-    if slots < 1 and budget is not None and layers > 2:
-        raise infeasible(graph, budget, known_peaks=[4 * size])
-    order = revolve_order(layers, max(1, slots))
-    if budget is not None and layers <= 2 and budget < layers * size:
-        raise infeasible(graph, budget, known_peaks=[layers * size])
+    slots = layers if budget is None or not size else max(1, min(layers, budget // size - 3))
+    order = revolve_order(layers, slots)
+    peak = simulate(graph, Schedule.from_order(graph, order)).peak
+    if budget is not None and peak > budget:  # only with one slot, and nothing needs less
+        raise infeasible(graph, budget, known_peaks=[peak])
     total = math.fsum(graph.nodes[v].cost for v in order)
     return make_solution(
         graph,
@@ -120,7 +121,7 @@ def solve(graph: Graph, budget: int | None, options: Options) -> Solution:
         seconds=time.perf_counter() - start,
         status=Status.OPTIMAL,
         lower_bound=total,
-        notes={"slots": str(max(1, slots))},
+        notes={"slots": str(slots)},
     )
 
 
