@@ -197,27 +197,35 @@ class EventModel:
         return 0.0 if j is None else 1.0 if j == ALWAYS else values[j]
 
     def usage(self, values: Sequence[float], k: int) -> dict[int, float]:
-        """For each position strictly inside span k, the bytes that a point surely uses there."""
+        """For each position strictly inside span k, the bytes that a point uses there, if nothing is run again in its first span."""
         time, graph = self.timeline, self.timeline.graph
         begin, stop = self.bounds[k : k + 2]
-        inside = range(begin + 1, stop)
-        wanted: dict[int, int] = {}  # value -> last position in the span that reads it for the first time
+        wanted: dict[int, int] = {}  # value -> last first computation of the span that reads it
         for p in range(begin + 1, min(stop, time.end - 1) + 1):
-            for u in time.reads(p):
-                wanted[u] = p
+            wanted.update(dict.fromkeys(time.reads(p), p))
+        change = [0.0] * (stop - begin + 1)  # of the bytes held, from position to position
+        levels: dict[int, tuple[float, float]] = {}  # value -> how much of it is held before and from its last reading on
+        for u, charge in enumerate(time.charge):
+            low, high = max(begin + 1, time.first[u]), min(stop, time.last[u])
+            if not charge or low >= high:
+                continue
+            after = self.level(values, (k + 1, u)) if stop < time.end else float(u in graph.outputs)
+            before = 1.0 if time.first[u] > begin else self.level(values, (k, u))
+            levels[u] = before, after = before, after if time.first[u] > begin else min(before, after)
+            middle = min(max(low, wanted.get(u, -1)), high)
+            for a, b, level in ((low, middle, before), (middle, high, after)):
+                change[a - begin] += charge * level
+                change[b - begin] -= charge * level
         found: dict[int, float] = {}
-        for p in inside:
+        held = 0.0
+        for p in range(begin + 1, stop):
             v = graph.steps[p]
-            touched = {*graph.nodes[v].deps, *graph.written(v)}
-            total = float(graph.nodes[v].workspace + sum(time.charge[u] for u in touched))
-            for u in range(len(graph)):
-                if u in touched or not time.charge[u] or not time.first[u] <= p < time.last[u]:
-                    continue
-                after = self.level(values, (k + 1, u)) if stop < time.end else float(u in graph.outputs)
-                if time.first[u] > begin:
-                    total += time.charge[u] * (1.0 if wanted.get(u, -1) > p else after)
-                else:
-                    now = self.level(values, (k, u))
-                    total += time.charge[u] * (now if wanted.get(u, -1) > p else min(now, after))
+            held += change[p - begin]
+            total = held + graph.nodes[v].workspace
+            for u in {*graph.nodes[v].deps, *graph.written(v)}:
+                there = 0.0
+                if u in levels and time.first[u] <= p < time.last[u]:
+                    there = levels[u][p >= wanted.get(u, -1)]
+                total += time.charge[u] * (1.0 - there)
             found[p] = total
         return found
