@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from remat_lab import costs as cost_rules
@@ -65,15 +64,25 @@ def plan(
         InfeasibleBudget: if it cannot be met, with the smallest that can and the source line that stands in the way.
         InvalidArgument: for an unknown solver or option.
     """
+    loss = _as_loss(fun, argnums, has_aux, static_argnums, static_argnames)
+    limits = {"time_limit": time_limit, "seed": seed, "workers": workers, "progress": progress}
+    return _plan(loss, loss.call(args, kwargs), budget=budget, solver=solver, costs=costs, **limits)
+
+
+def _plan(
+    loss: Loss,
+    call: Call,
+    *,
+    budget: int | float | str | None,
+    solver: str = "auto",
+    costs: str | CostRule = "roofline",
+    **limits: Any,
+) -> Plan:
     start = time.perf_counter()
-    if not callable(fun):
-        raise InvalidArgument(f"the first argument of plan is the loss, a function; got {type(fun).__name__}")
-    loss = Loss(fun, _as_ints(argnums), has_aux, _as_tuple(static_argnums), _as_tuple(static_argnames))
-    call = loss.call(args, kwargs)
     fused = analyse(loss, call, costs=costs)
     budget_bytes = None if budget is None else parse_budget(budget, keep_all_peak(fused.graph))
-    solution = _solve(fused, budget_bytes, solver, time_limit=time_limit, seed=seed, workers=workers, progress=progress)
-    return Plan(loss, call, fused, solution, budget_bytes, time.perf_counter() - start)
+    solution = _solve(fused, budget_bytes, solver, **limits)
+    return Plan(loss, call.abstract(), fused, solution, budget_bytes, time.perf_counter() - start)
 
 
 def analyse(loss: Loss, call: Call, *, costs: str | CostRule = "roofline") -> Fused:
@@ -82,7 +91,7 @@ def analyse(loss: Loss, call: Call, *, costs: str | CostRule = "roofline") -> Fu
     if rule is None:
         raise InvalidArgument(f"costs={costs!r} is unknown: choose one of {', '.join(map(repr, COSTS))}, or pass a function")
     traced = loss.trace(call)
-    program = flatten(traced.jaxpr)
+    program = flatten(traced.jaxpr).abstract()
     if not program.equations:
         raise InvalidLoss(f"{loss.name} computes nothing from its arguments, so there is nothing to plan")
     return fuse(program, primal_outputs=traced.primal_outputs, cost=rule)
@@ -111,30 +120,24 @@ def value_and_grad(
     Returns:
         A function with the signature of `fun`. Its attribute `plans` maps call signatures to plans.
     """
-    return PlannedFunction(fun, argnums, has_aux, budget, options)
+    statics = {key: options.pop(key, ()) for key in ("static_argnums", "static_argnames")}
+    return PlannedFunction(_as_loss(fun, argnums, has_aux, **statics), {"budget": budget, **options})
 
 
 class PlannedFunction:
     """What `value_and_grad` returns."""
 
-    def __init__(
-        self,
-        fun: Callable[..., Any],
-        argnums: int | Sequence[int],
-        has_aux: bool,
-        budget: int | float | str,
-        options: dict[str, Any],
-    ):
-        statics = _as_tuple(options.get("static_argnums", ())), _as_tuple(options.get("static_argnames", ()))
-        self._loss = Loss(fun, _as_ints(argnums), has_aux, *statics)
-        self._plan = partial(plan, fun, budget=budget, argnums=argnums, has_aux=has_aux, **options)
+    def __init__(self, loss: Loss, options: dict[str, Any]):
+        self._loss = loss
+        self._options = options
         self.plans: dict[Any, Plan] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Value and gradient, planned for these shapes."""
-        signature = self._loss.call(args, kwargs).signature
+        call = self._loss.call(args, kwargs)
+        signature = (call.signature, call.weak_types)
         if signature not in self.plans:
-            self.plans[signature] = self._plan(*args, **kwargs)
+            self.plans[signature] = _plan(self._loss, call, **self._options)
         return self.plans[signature].value_and_grad()(*args, **kwargs)
 
 
@@ -145,6 +148,18 @@ def _solve(fused: Fused, budget: int | None, solver: str, **options: Any) -> Sol
         if type(error) is ValueError:
             raise InvalidArgument(str(error)) from error
         raise
+
+
+def _as_loss(
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int],
+    has_aux: bool,
+    static_argnums: int | Sequence[int],
+    static_argnames: str | Sequence[str],
+) -> Loss:
+    if not callable(fun):
+        raise InvalidArgument(f"the first argument is the loss, a function; got {type(fun).__name__}")
+    return Loss(fun, _as_ints(argnums), has_aux, _as_tuple(static_argnums), _as_tuple(static_argnames))
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:

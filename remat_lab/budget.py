@@ -95,6 +95,8 @@ def _as_fraction(fraction: Fraction, asked: object, keep_all_peak: int) -> int:
             f"budget {asked!r} is a fraction of the keep-all peak and must lie above 0 and at most at 1: "
             f"for bytes write an int or a unit ({FORMS})"
         )
+    if keep_all_peak == 0:
+        return 1  # a program without temporaries fits any budget
     if fraction * keep_all_peak < 1:
         raise InvalidBudget(f"budget {asked!r} of a keep-all peak of {keep_all_peak:,} bytes is less than one byte")
     return int(fraction * keep_all_peak)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 
 from remat_lab import _compat
@@ -56,7 +57,7 @@ def run_schedule(fused: Fused, schedule: Schedule, program: Program, args: Seque
             env[value] = local[value]
             if _is_array(program.avals[value]):
                 pending.append(local[value])
-    return [v.val if isinstance(v, _compat.Literal) else _resolve(program, env, v) for v in program.outputs]
+    return [_array(v) if isinstance(v, _compat.Literal) else _resolve(program, env, v) for v in program.outputs]
 
 
 def _tied(program: Program, group: Group, small: int) -> list[int]:
@@ -84,6 +85,11 @@ def _is_array(aval: Any) -> bool:
     if dtype is None or "Ref" in type(aval).__name__:
         return False
     return not jax.dtypes.issubdtype(dtype, jax.dtypes.extended) or jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
+
+
+def _array(literal: Any) -> jax.Array:
+    """A literal's value outside of JAX's own wrapper for it."""
+    return jnp.asarray(literal.val, literal.aval.dtype)
 
 
 def _run(q: Equation, local: dict[int, Any], env: dict[int, Any]) -> None:

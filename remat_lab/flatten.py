@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from remat_lab import _compat
-from remat_lab.primitives import CALLS, nbytes
+from remat_lab.primitives import CALLS, STATEFUL, nbytes
 
 Atom = int | _compat.Literal
 
@@ -60,7 +60,7 @@ class Program:
     Attributes:
         avals: type of each value, by number.
         inputs: the arguments.
-        constants: the arrays that the program closes over, by value number.
+        constants: the arrays that the program closes over, by value number; empty in a program that is kept with a plan.
         equations: in order of execution.
         outputs: what the program returns.
     """
@@ -80,6 +80,10 @@ class Program:
     def bytes(self) -> tuple[int, ...]:
         """Bytes of each value."""
         return tuple(map(nbytes, self.avals))
+
+    def abstract(self) -> Program:
+        """The same program without the arrays that it closes over, so that whoever keeps it does not keep them alive."""
+        return replace(self, constants={})
 
     @cached_property
     def fingerprint(self) -> str:
@@ -146,7 +150,7 @@ class _Builder:
         return list(map(read, jaxpr.outvars))
 
     def append(self, eqn: _compat.Equation, ins: tuple[Atom, ...], calls: tuple[_compat.Equation, ...]) -> tuple[int, ...]:
-        key = None if eqn.effects else _merge_key(eqn, ins)
+        key = None if eqn.effects or eqn.primitive.name in STATEFUL else _merge_key(eqn, ins)
         if key is not None and key in self.known:
             return self.known[key]
         outs = tuple(self.new(var.aval) for var in eqn.outvars)

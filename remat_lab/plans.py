@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -52,7 +52,7 @@ class Plan:
 
     Attributes:
         loss: the user's function and its options.
-        call: the arguments planned for.
+        call: the arguments planned for, as shapes.
         fused: graph and program.
         solution: the solver's answer.
         budget_bytes: largest peak of temporaries allowed; None if no budget was given.
@@ -149,7 +149,7 @@ class Plan:
         """
         schedulers = SCHEDULERS if jax.default_backend() == "cpu" else {"default": {}}
         step = partial(self._run_values, self.call)
-        shapes = [_as_shape(v) for v in self.call.values]
+        shapes = self.call.values
         return {name: compile_program(step, *shapes, compiler_options=options) for name, options in schedulers.items()}
 
     def verify(self, *args: Any, **kwargs: Any) -> Difference:
@@ -178,7 +178,11 @@ class Plan:
 
     def _run(self, call: Call) -> Any:
         traced, program = self._retrace(call)
-        return traced.unflatten(_not_differentiable(partial(run_schedule, self.fused, self.schedule, program))(call.values))
+
+        def run(constants: dict[int, Any], values: list[Any]) -> list[Any]:
+            return run_schedule(self.fused, self.schedule, replace(program, constants=constants), values)
+
+        return traced.unflatten(_not_differentiable(run)(program.constants, call.values))
 
     def _run_values(self, call: Call, *values: Any) -> list[Any]:
         _, program = self._retrace(call)
@@ -197,7 +201,7 @@ def keep_all_peak(graph: Graph) -> int:
     return simulate(graph, Schedule.from_order(graph, graph.steps)).peak
 
 
-def _not_differentiable(run: Callable[[Sequence[Any]], list[Any]]) -> Callable[[Sequence[Any]], list[Any]]:
+def _not_differentiable(run: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
     """Forbids differentiating what is already a gradient: inlined custom rules would be lost without a word."""
     guarded = jax.custom_jvp(run)
 
@@ -222,7 +226,3 @@ def _first_difference(name: str, planned: Program, traced: Program) -> str:
         f"{name} traces to another program than the one planned: {where}. "
         "Something that it reads beside its arguments has changed; plan again."
     )
-
-
-def _as_shape(value: Any) -> Any:
-    return value if isinstance(value, int | float | complex) else jax.ShapeDtypeStruct(value.shape, value.dtype)

@@ -47,6 +47,9 @@ UNREPEATABLE = frozenset(
     rng_uniform""".split()
 )
 
+# Equal inputs do not mean equal results, though no effect says so.
+STATEFUL = frozenset({"rng_uniform"})
+
 COLLECTIVES = frozenset(
     """all_gather all_gather_invariant all_to_all axis_index pbroadcast
     pbroadcast_dynamic pmax pmin ppermute psum psum2 psum_invariant

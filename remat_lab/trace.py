@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -31,7 +31,7 @@ class Call:
         leaves: all leaves; traced ones may be arrays, tracers or `jax.ShapeDtypeStruct`.
         traced: positions of the leaves that are arrays or numbers.
         differentiated: positions of the floating-point leaves of the arguments named by `argnums`.
-        argument_slices: for each argument in `argnums`, its range of leaves.
+        argnums: positions of the differentiated arguments, none negative.
         paths: each leaf's name, for messages.
     """
 
@@ -39,7 +39,7 @@ class Call:
     leaves: tuple[Any, ...]
     traced: tuple[int, ...]
     differentiated: tuple[int, ...]
-    argument_slices: tuple[slice, ...]
+    argnums: tuple[int, ...]
     paths: tuple[str, ...]
 
     @property
@@ -60,6 +60,18 @@ class Call:
         traced = set(self.traced)
         kinds = tuple(_array_type(leaf) if i in traced else _static_key(leaf) for i, leaf in enumerate(self.leaves))
         return (self.tree, kinds, self.differentiated)
+
+    @property
+    def weak_types(self) -> tuple[bool, ...]:
+        """Which traced leaves promote like Python numbers; programs traced with others may differ."""
+        return tuple(bool(getattr(jax.typeof(value), "weak_type", False)) for value in self.values)
+
+    def abstract(self) -> Call:
+        """The same call with shapes in place of arrays, so that whoever keeps it keeps neither arrays nor tracers alive."""
+        leaves = list(self.leaves)
+        for i in self.traced:
+            leaves[i] = _shape_of(leaves[i])
+        return replace(self, leaves=tuple(leaves))
 
     def check_same(self, planned: Call) -> None:
         """Raises `PlanMismatch`, naming the first difference, unless a plan for `planned` fits this call."""
@@ -111,10 +123,7 @@ class Traced:
             for i, leaf in enumerate(self.call.leaves)
         ]
         args, _ = jax.tree.unflatten(self.call.tree, range(len(leaves)))
-        picked = []
-        for arg_slice in self.call.argument_slices:
-            arg = next(a for a in args if _first_leaf(a) == arg_slice.start or arg_slice.start == arg_slice.stop)
-            picked.append(jax.tree.map(lambda i: leaves[i], arg))
+        picked = [jax.tree.map(lambda i: leaves[i], args[n]) for n in self.call.argnums]
         gradient = picked[0] if self.single_argnum else tuple(picked)
         value = (loss, jax.tree.unflatten(self.aux_tree, aux)) if self.has_aux else loss
         return value, gradient
@@ -161,8 +170,7 @@ class Loss:
         leaves = tuple(leaf for _, leaf in with_paths)
         traced = tuple(i for i, leaf in enumerate(leaves) if _is_traced(leaf))
         starts = np.cumsum([0, *(len(jax.tree.leaves(a)) for a in args)])
-        slices = tuple(slice(int(starts[n]), int(starts[n + 1])) for n in wanted)
-        candidates = [i for s in slices for i in range(s.start, s.stop)]
+        candidates = [i for n in wanted for i in range(int(starts[n]), int(starts[n + 1]))]
         differentiated = tuple(i for i in candidates if i in set(traced) and _is_inexact(leaves[i]))
         if not differentiated:
             found = (
@@ -172,7 +180,7 @@ class Loss:
                 f"{self.name} has nothing to differentiate: argnums={self.argnums} selects no floating-point array ({found}). "
                 "Choose other argnums or pass floating-point parameters."
             )
-        return Call(tree, leaves, traced, differentiated, slices, paths)
+        return Call(tree, leaves, traced, differentiated, wanted, paths)
 
     def trace(self, call: Call) -> Traced:
         """Traces `jax.value_and_grad` of the loss; allocates nothing of the arguments' size.
@@ -259,9 +267,16 @@ class Loss:
         return root + jax.tree_util.keystr(tuple(rest))
 
 
-def _first_leaf(tree: Any) -> int | None:
-    leaves = jax.tree.leaves(tree)
-    return leaves[0] if leaves else None
+def _shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf
+    kind: Any = jax.typeof(leaf)
+    return jax.ShapeDtypeStruct(
+        kind.shape,
+        kind.dtype,
+        weak_type=kind.weak_type,
+        sharding=None if kind.sharding.mesh.empty else kind.sharding,
+    )
 
 
 def _is_traced(leaf: Any) -> bool:
