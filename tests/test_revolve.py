@@ -33,8 +33,8 @@ def test_closed_form_is_the_recurrence() -> None:
 
 
 def test_figures_worked_out_by_hand() -> None:
-    # One slot: every state is reached from the start again, 9 + 8 + ... + 1 advances. A slot per step: one sweep. Three steps, two
-    # slots: a checkpoint after one step leaves two steps with one slot (1 advance), and one step.
+    # One slot: every state is reached from the start again, 9 + 8 + ... + 1 advances. A slot per step: one sweep. Three steps,
+    # two slots: a checkpoint after one step leaves two steps with one slot (1 advance), and one step.
     assert cost(10, 1) == 45
     assert cost(10, 10) == 9
     assert cost(3, 2) == 2
