@@ -197,7 +197,7 @@ class EventModel:
         return 0.0 if j is None else 1.0 if j == ALWAYS else values[j]
 
     def usage(self, values: Sequence[float], k: int) -> dict[int, float]:
-        """For each position strictly inside span k, the bytes that a point uses there, if nothing is run again in its first span."""
+        """For each position strictly inside span k, the bytes a point uses there, if nothing is run again in its first span."""
         time, graph = self.timeline, self.timeline.graph
         begin, stop = self.bounds[k : k + 2]
         wanted: dict[int, int] = {}  # value -> last first computation of the span that reads it
