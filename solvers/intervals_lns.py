@@ -113,6 +113,8 @@ def improve(search: Search) -> None:
             turn += 1
             before = (search.excess, search.cost)
             outcome = search.solve_part(free, min(_ROUND, search.left), turn)
+            if outcome.proved and not before[0] and neighbourhoods.open.issubset(free):
+                search.close()
             improved = (search.excess, search.cost) < before
             if outcome.proved and not improved:
                 sizes[kind] = min(sizes[kind] * _GROW, float(len(neighbourhoods.open)))

@@ -104,7 +104,8 @@ class Search:
         model.hint(self.current)
         outcome = self._run(model, amount, self.options.seed, self._report_whole)
         self._raise_bound(outcome.bound)
-        self.closed |= outcome.proved
+        if outcome.proved:
+            self.close()
 
     def solve_part(self, free: Collection[int], amount: float, seed: int) -> Outcome:
         """Improves the current schedule by deciding anew on the recomputations of some steps.
@@ -120,6 +121,12 @@ class Search:
         model = self._model(free, excess)
         model.hint(self.current, excess)
         return self._run(model, amount, self.options.seed + seed, None)
+
+    def close(self) -> None:
+        """Notes that nothing in scope is better than the best order."""
+        self.closed = True
+        if self.order is not None:
+            self._raise_bound(self._repeated(self.order))
 
     def allow_more_copies(self) -> bool:
         """Lets steps be computed once more from now on; False if that is the caller's limit or ours."""
