@@ -101,12 +101,17 @@ def _solve(graph: Graph, budget: int | None, options: Options, copies: int | Non
 
 
 def _explore(search: Search) -> None:
-    """The whole model first, then neighbourhoods; neighbourhoods alone while a large graph has no schedule that fits."""
-    search.prepare()
+    """The whole model first, then neighbourhoods; neighbourhoods alone while a large graph has no schedule that fits.
+
+    For small graphs greedy eviction comes in late, because its schedules may lie outside the model's scope.
+    """
+    search.prepare(greedy=not search.complete)
     if search.complete or not search.excess:
         search.solve_whole(search.left * _WHOLE_SHARE)
         while search.closed and search.order is None and search.allow_more_copies():
             search.solve_whole(search.left * _WHOLE_SHARE)
+    if search.order is None and search.left > 0 and search.complete:
+        search.prepare(greedy=True)
     improve(search)
 
 

@@ -61,9 +61,15 @@ class Search:
         self.complete = count_moments(graph) <= most_moments
         self._starts = [self._offer(order) for order in (graph.steps, *options.starts)]
 
-    def prepare(self) -> None:
-        """Chooses the schedule to start from, and with it the moments and units of all models."""
+    def prepare(self, *, greedy: bool) -> None:
+        """Chooses the schedule to start from, and with it the moments and units of all models.
+
+        Args:
+            greedy: whether greedy eviction may make one where none is known that fits.
+        """
         graph = self.graph
+        if greedy and self.order is None:
+            self._starts += self._greedy_orders()
         staged = self._choose_start()
         moments = every_moment(graph) if self.complete else useful_moments(graph)
         self.moments = moments.with_events(staged)
@@ -149,17 +155,15 @@ class Search:
 
     def _choose_start(self) -> list[Event]:
         """The events of the known schedule to start from: the least excess, then the least cost."""
-        graph, candidates = self.graph, list(self._starts)
-        if self.order is None and not self.complete:
-            candidates += self._greedy_orders()
+        graph = self.graph
         best: tuple[int, float, list[Event]] | None = None
-        for order in candidates:
+        for order in self._starts:
             events = events_of(graph, order)
             if events is not None:
                 staged = [v for *_, v in events]
                 rank = (max(0, self._peak(staged) - self.budget), self._cost(staged), events)
                 best = rank if best is None else min(best, rank)
-        assert best is not None  # keeping everything is always among the candidates
+        assert best is not None  # keeping everything is always among the starts
         return best[2]
 
     def _greedy_orders(self) -> list[Sequence[int]]:
