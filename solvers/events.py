@@ -37,6 +37,8 @@ NAME = "events"
 SCOPE = describe_scope("given")
 
 _BOUND_SHARE = 0.25  # of the time limit, at most, for the linear bound
+_ROUNDING_SHARE = 0.05  # of what is left, at most, for rounding each relaxation
+_SLICE = 0.7  # of what is left, for one round
 _REPAIR_SHARE = 0.02  # of what is left, at most, for each repair
 _TOLERANCE = 1e-6  # relative error of a backend's optimum
 
@@ -168,16 +170,17 @@ class _Search:
         """Solves the relaxation, offers what rounding it gives, and returns the variables that cannot improve on the best."""
         outcome = solve_relaxation(model.program, seconds=self.left())
         if outcome.values:
+            stop = self.left() * (1 - _ROUNDING_SHARE)
             for threshold in THRESHOLDS:
-                if self.left() > 0:
+                if self.left() > stop:
                     self._offer_repaired(model.order(round_keeping(model, outcome.values, threshold)))
         if not outcome.weights or math.isinf(self.cost):
             return {}
         return model.program.settled(outcome.weights, self.cost - self.graph.keep_all_cost)
 
     def _slice(self) -> float:
-        """Seconds for one round: half of what is left, so that an order that does not fit can still be refined."""
-        return self.left() * (0.5 if self.left() > 10 else 1.0)
+        """Seconds for one round, which leaves some to refine an order that does not fit."""
+        return self.left() * (_SLICE if self.left() > 10 else 1.0)
 
     def _backend(self) -> str:
         """The chosen backend, and the other one after each round that ended without a proof."""

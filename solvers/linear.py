@@ -89,7 +89,7 @@ class Outcome:
 
 
 def solve_relaxation(program: Program, *, seconds: float, backend: str = "GLOP") -> Outcome:
-    """Solves the program with every variable continuous. `backend` is GLOP, PDLP or HIGHS_LP.
+    """Solves the program with every variable continuous. `backend` is GLOP or PDLP (HIGHS_LP returns no duals).
 
     Raises:
         KeyboardInterrupt: on Ctrl-C; half a linear program is of no use.
@@ -125,9 +125,7 @@ def _solve(
     deadline = time.monotonic() + seconds
     solver = pywraplp.Solver.CreateSolver(backend)
     if solver is None:
-        raise ValueError(
-            f"this OR-Tools has no backend {backend!r}: use GLOP, PDLP or HIGHS_LP, or for 0-1 programs SCIP or HIGHS"
-        )
+        raise ValueError(f"this OR-Tools has no backend {backend!r}: use GLOP or PDLP, or for 0-1 programs SCIP or HIGHS")
     solver.SuppressOutput()
     if backend.startswith("HIGHS"):
         solver.SetSolverSpecificParametersAsString("output_flag=false")  # else it prints a banner
