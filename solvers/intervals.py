@@ -42,7 +42,8 @@ def solve(graph: Graph, budget: int | None, options: Options, *, copies: int | N
         graph: any graph.
         budget: bytes; None for no limit.
         options: limits, and orders to start from.
-        copies: how often a step may be computed in all. None for 2, and more where nothing that fits is found with that.
+        copies: how often a step may be computed in all. None for 2, then more where nothing that fits is found with that, or as
+            long as more lowers the optimum and that is quickly proved.
 
     Raises:
         InfeasibleBudget: if nothing fits, or nothing that fits was found; its `proven` says which.
@@ -110,6 +111,7 @@ def _explore(search: Search) -> None:
         search.solve_whole(search.left * _WHOLE_SHARE)
         while search.closed and search.order is None and search.allow_more_copies():
             search.solve_whole(search.left * _WHOLE_SHARE)
+        search.try_more_copies()
     if search.order is None and search.left > 0 and search.complete:
         search.prepare(greedy=True)
     improve(search)

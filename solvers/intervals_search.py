@@ -143,6 +143,28 @@ class Search:
         self.closed = False
         return True
 
+    def try_more_copies(self) -> None:
+        """Once the whole model is settled, settles it with more copies, as long as that lowers the cost.
+
+        Each attempt may take as long as everything before it. One that ends without proof or gain leaves no trace.
+        """
+        while self._settled():
+            cost, bound, copies = self.cost, self.lower_bound, self.allowed_copies
+            spent = self.seconds if self.options.work_limit is None else self.work
+            if not self.allow_more_copies():
+                return
+            self.lower_bound = self.graph.keep_all_cost
+            self.solve_whole(min(self.left, max(1.0, spent)))
+            if self.cost == cost:
+                if not self._settled():
+                    self.allowed_copies, self.lower_bound, self.closed = copies, bound, True
+                    self._set_copies()
+                return
+
+    def _settled(self) -> bool:
+        """Whether the best order is proved, and not just by costing no more than keep-all."""
+        return self.closed and self.order is not None and self.cost > self.graph.keep_all_cost
+
     def _set_copies(self) -> None:
         used = Counter(self.moments.order(self.current))
         moments = self.moments.again

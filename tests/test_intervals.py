@@ -137,8 +137,8 @@ def test_start_in_another_order_is_improved_in_that_order() -> None:
 @pytest.mark.parametrize("size", [1, 10**12, 10**12 + 7])
 def test_sizes_of_any_magnitude(size: int) -> None:
     small, large = training_chain(6), training_chain(6, size=size)
-    expected = intervals.solve(small, 5, QUICK)
-    found = intervals.solve(large, 5 * size, QUICK)
+    expected = intervals.solve(small, 5, QUICK, copies=2)
+    found = intervals.solve(large, 5 * size, QUICK, copies=2)
     assert found.cost == expected.cost
     assert found.peak <= 5 * size
     assert expected.cost == brute_force(small, 5, copies=2).cost
@@ -190,7 +190,7 @@ def test_progress_improves_and_bounds_stay_below() -> None:
     graph = random_graph(24, seed=2)
     budget = int(0.7 * keep_all_peak(graph))
     heard: list[Progress] = []
-    found = intervals.solve(graph, budget, Options(time_limit=60, workers=1, progress=heard.append))
+    found = intervals.solve(graph, budget, Options(time_limit=60, workers=1, progress=heard.append), copies=2)
     assert found.status is Status.OPTIMAL
     assert heard
     for earlier, later in pairwise(heard):
@@ -202,7 +202,7 @@ def test_progress_improves_and_bounds_stay_below() -> None:
 def test_neighbourhoods_reach_the_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = random_graph(24, seed=2)
     budget = int(0.7 * keep_all_peak(graph))
-    best = intervals.solve(graph, budget, QUICK)
+    best = intervals.solve(graph, budget, QUICK, copies=2)
     assert best.status is Status.OPTIMAL
     search = Search(
         graph, budget, Options(time_limit=60, work_limit=3, workers=1), copies=2, most_moments=intervals.EVERY_MOMENT
@@ -219,6 +219,16 @@ def test_training_chain_of_32_layers_at_14() -> None:
     found = intervals.solve(training_chain(32), 14, Options(time_limit=60, work_limit=15, workers=2))
     assert found.peak <= 14
     assert found.cost - 64 == 19
+
+
+def test_more_copies_are_tried_unless_the_caller_forbids(shared: Path) -> None:
+    graph = Graph.load(shared / "graphs" / "vgg19_b256.json")
+    budget = int(0.8 * keep_all_peak(graph))
+    two, open_ended = (intervals.solve(graph, budget, Options(time_limit=60, workers=2), copies=c) for c in (2, None))
+    assert max(two.schedule.recomputed.values()) == 1
+    assert max(open_ended.schedule.recomputed.values()) == 2
+    assert open_ended.status is Status.OPTIMAL
+    assert open_ended.cost < two.cost
 
 
 def test_wrong_copies() -> None:
