@@ -99,21 +99,26 @@ def run(
     watch = _Watch()
     solver.best_bound_callback = watch.on_bound
     status: list[object] = []
-    thread = threading.Thread(target=lambda: status.append(solver.solve(model, watch)), daemon=True)
+    ended = threading.Event()  # Thread.is_alive and join cannot be relied on after an interrupt during join (CPython 3.12)
+
+    def search() -> None:
+        try:
+            status.append(solver.solve(model, watch))
+        finally:
+            ended.set()
+
     interrupted = False
     try:
-        thread.start()
+        threading.Thread(target=search, daemon=True).start()
         seen: tuple[float | None, float] = (None, float("-inf"))
-        while thread.is_alive():
-            thread.join(_POLL_SECONDS)
+        while not ended.wait(_POLL_SECONDS):
             if report is not None and (watch.objective, watch.bound) != seen:
                 seen = (watch.objective, watch.bound)
                 report(*seen)
     except KeyboardInterrupt:
         interrupted = True
-        while thread.is_alive():
+        while not ended.wait(_POLL_SECONDS):
             solver.stop_search()
-            thread.join(_POLL_SECONDS)
     if not status:
         raise RuntimeError("CP-SAT stopped without a result; see the error above")
     found = status[0] in (cp_model.OPTIMAL, cp_model.FEASIBLE)
