@@ -216,7 +216,7 @@ def test_neighbourhoods_reach_the_optimum(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.slow
 def test_training_chain_of_32_layers_at_14() -> None:
-    found = intervals.solve(training_chain(32), 14, Options(time_limit=60, work_limit=15, workers=2))
+    found = intervals.solve(training_chain(32), 14, Options(time_limit=600, work_limit=15, workers=2))
     assert found.peak <= 14
     assert found.cost - 64 == 19
 
