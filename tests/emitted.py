@@ -1,0 +1,123 @@
+"""Reading an emitted step back: which step of the plan each equation runs, and which instance of a value it reads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+
+from remat_lab import Plan
+from solvers import Compute
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """The jaxpr of a plan's step, walked beside its schedule.
+
+    Attributes:
+        plan: what was emitted.
+        jaxpr: of `plan.value_and_grad()`.
+    """
+
+    plan: Plan
+    jaxpr: Any
+
+    @classmethod
+    def of(cls, plan: Plan, *args: Any) -> Emitted:
+        """Traces the step of a plan."""
+        (call,) = jax.make_jaxpr(plan.value_and_grad())(*args).eqns
+        return cls(plan, call.params["call_jaxpr"])
+
+    def count(self, primitive: str) -> int:
+        """How many equations have this primitive."""
+        return sum(eqn.primitive.name == primitive for eqn in self.jaxpr.eqns)
+
+    @cached_property
+    def lifetimes(self) -> list[tuple[int, int, int]]:
+        """For each instance of a written value: its node, the computation that writes it and the last one that reads it.
+
+        Computations are counted in the order of the schedule; what the step returns is read after the last one.
+        """
+        origin: dict[Any, Any] = {}
+
+        def root(atom: Any) -> Any:
+            while atom in origin:
+                atom = origin[atom]
+            return atom
+
+        fused, equations, at = self.plan.fused, self.jaxpr.eqns, 0
+        node_of: dict[Any, int] = {}
+        writer: dict[Any, int] = {}
+        last: dict[Any, int] = {}
+
+        def read(atoms: Any, position: int) -> None:
+            for atom in atoms:
+                if not isinstance(atom, jax.extend.core.Literal) and root(atom) in writer:
+                    last[root(atom)] = position
+
+        order = [step.node for step in self.plan.schedule.steps if isinstance(step, Compute)]
+        for position, node in enumerate(order):
+            at = _skip_barrier(equations, at, origin)
+            for k in fused.groups[node].equations:
+                planned, eqn = fused.program.equations[k], equations[at]
+                if not planned.reads and eqn.primitive.name != planned.name:
+                    continue  # a conversion of a literal, done while tracing
+                assert eqn.primitive.name == planned.name, f"{eqn.primitive.name} stands where {planned.name} is planned"
+                read(eqn.invars, position)
+                at += 1
+            for value, var in zip(planned.outs, eqn.outvars, strict=True):
+                node_of[var] = fused.node_of[value]
+                writer[var] = last[var] = position
+        for eqn in equations[at:]:  # views of results
+            origin.update(zip(eqn.outvars, eqn.invars[:1], strict=True))
+        read(self.jaxpr.outvars, len(order))
+        return [(node_of[var], start, last[var]) for var, start in writer.items()]
+
+    @property
+    def live(self) -> tuple[int, ...]:
+        """Budgeted bytes live during each computation, by the lifetimes of the emitted values."""
+        graph, order = self.plan.graph, self.plan.schedule.order
+        timeline = [graph.nodes[v].workspace for v in order]
+        for node, start, end in self.lifetimes:
+            for p in range(start, min(end + 1, len(order))):
+                timeline[p] += graph.nodes[node].charge
+        return tuple(timeline)
+
+    def crossing(self, position: int) -> Counter[int]:
+        """The nodes with an instance that is written before a computation and read at or after it."""
+        return Counter(node for node, start, end in self.lifetimes if start < position <= end)
+
+
+def planned_crossing(plan: Plan, position: int) -> Counter[int]:
+    """The nodes that a schedule keeps over a boundary: live before that computation, by the schedule's own frees."""
+    live: set[int] = set()
+    computed = 0
+    for step in plan.schedule.steps:
+        if isinstance(step, Compute):
+            if computed == position:
+                break
+            computed += 1
+            live.update(plan.graph.written(step.node))
+        else:
+            live.remove(step.node)
+    return Counter(live)
+
+
+def _skip_barrier(equations: Any, at: int, origin: dict[Any, Any]) -> int:
+    """Where a step's own equations begin, after a barrier and the keys taken apart and put together around it."""
+    barrier = at
+    while equations[barrier].primitive.name == "random_unwrap":
+        barrier += 1
+    if equations[barrier].primitive.name != "optimization_barrier":
+        return at
+    for eqn in equations[at : barrier + 1]:
+        origin.update(zip(eqn.outvars, eqn.invars, strict=True))
+    words = {var for eqn in equations[at:barrier] for var in eqn.outvars}
+    after = barrier + 1
+    while equations[after].primitive.name == "random_wrap" and origin.get(equations[after].invars[0]) in words:
+        origin[equations[after].outvars[0]] = equations[after].invars[0]
+        after += 1
+    return after
