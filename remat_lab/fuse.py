@@ -107,13 +107,16 @@ def fuse(program: Program, *, primal_outputs: int = 0, cost: CostRule = costs.CP
     nodes: list[Node] = []
     groups: dict[int, Group] = {}
     node_of: dict[int, int] = {}
+    last_effect: tuple[int, ...] = ()
     for k, is_root in enumerate(written):
         if not is_root:
             continue
         q = program.equations[k]
         group = _group(program, written, k)
         lead = len(nodes)
-        deps = tuple(sorted({node_of[v] for v in group.reads if v in node_of}))
+        deps = {node_of[v] for v in group.reads if v in node_of}
+        if q.eqn.effects:
+            deps.update(last_effect)  # what the effects of two steps are to each other is not in the data flow
         values = q.outs or (None,)
         source = q.source_line
         for i, v in enumerate(values):
@@ -125,7 +128,7 @@ def fuse(program: Program, *, primal_outputs: int = 0, cost: CostRule = costs.CP
                     name=name,
                     cost=0.0 if i else cost(group.flops, group.moved_bytes),
                     size=size,
-                    deps=() if i else deps,
+                    deps=() if i else tuple(sorted(deps)),
                     workspace=0 if i else max(_workspace(program.equations[e].eqn) for e in group.equations),
                     recomputable=all(forbids_replay(program.equations[e].eqn) is None for e in group.equations),
                     backward=primal_outputs > 0 and k > last_primal,
@@ -136,6 +139,8 @@ def fuse(program: Program, *, primal_outputs: int = 0, cost: CostRule = costs.CP
             if v is not None:
                 node_of[v] = lead + i
         groups[lead] = group
+        if q.eqn.effects:
+            last_effect = (min(range(lead, len(nodes)), key=lambda v: nodes[v].size),)
     outputs = tuple(node_of[v] for v in external if v in node_of)
     forward = next((v for v, node in enumerate(nodes) if node.backward), len(nodes))
     return Fused(program, Graph(tuple(nodes), outputs), groups, node_of, forward)

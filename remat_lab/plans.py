@@ -178,11 +178,10 @@ class Plan:
 
     def _run(self, call: Call) -> Any:
         traced, program = self._retrace(call)
-
-        def run(constants: dict[int, Any], values: list[Any]) -> list[Any]:
-            return run_schedule(self.fused, self.schedule, replace(program, constants=constants), values)
-
-        return traced.unflatten(_not_differentiable(run)(program.constants, call.values))
+        arrays = {v: c for v, c in program.constants.items() if "Ref" not in type(program.avals[v]).__name__}
+        arrays, values = _not_differentiable((arrays, call.values))
+        program = replace(program, constants={**program.constants, **arrays})
+        return traced.unflatten(run_schedule(self.fused, self.schedule, program, values))
 
     def _run_values(self, call: Call, *values: Any) -> list[Any]:
         _, program = self._retrace(call)
@@ -201,18 +200,18 @@ def keep_all_peak(graph: Graph) -> int:
     return simulate(graph, Schedule.from_order(graph, graph.steps)).peak
 
 
-def _not_differentiable(run: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-    """Forbids differentiating what is already a gradient: inlined custom rules would be lost without a word."""
-    guarded = jax.custom_jvp(run)
+@jax.custom_jvp
+def _not_differentiable(inputs: Any) -> Any:
+    """The inputs of what is already a gradient: differentiated again, inlined custom rules would be lost without a word."""
+    return inputs
 
-    @guarded.defjvp
-    def refuse(primals: Any, tangents: Any) -> Any:
-        raise InvalidLoss(
-            "an exact schedule is a finished program and cannot be differentiated again: take derivatives of the loss first, "
-            "and plan what you really run"
-        )
 
-    return guarded
+@_not_differentiable.defjvp
+def _refuse(primals: Any, tangents: Any) -> Any:
+    raise InvalidLoss(
+        "an exact schedule is a finished program and cannot be differentiated again: take derivatives of the loss first, "
+        "and plan what you really run"
+    )
 
 
 def _first_difference(name: str, planned: Program, traced: Program) -> str:

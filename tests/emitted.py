@@ -28,12 +28,18 @@ class Emitted:
     @classmethod
     def of(cls, plan: Plan, *args: Any) -> Emitted:
         """Traces the step of a plan."""
-        (call,) = jax.make_jaxpr(plan.value_and_grad())(*args).eqns
-        return cls(plan, call.params["call_jaxpr"])
+        return cls(plan, jax.make_jaxpr(plan.value_and_grad())(*args))
+
+    @cached_property
+    def equations(self) -> list[Any]:
+        """All but the one that forbids differentiation."""
+        guard, *equations = self.jaxpr.eqns
+        assert guard.primitive.name == "custom_jvp_call"
+        return equations
 
     def count(self, primitive: str) -> int:
         """How many equations have this primitive."""
-        return sum(eqn.primitive.name == primitive for eqn in self.jaxpr.eqns)
+        return sum(eqn.primitive.name == primitive for eqn in self.equations)
 
     @cached_property
     def lifetimes(self) -> list[tuple[int, int, int]]:
@@ -48,7 +54,7 @@ class Emitted:
                 atom = origin[atom]
             return atom
 
-        fused, equations, at = self.plan.fused, self.jaxpr.eqns, 0
+        fused, equations, at = self.plan.fused, self.equations, 0
         node_of: dict[Any, int] = {}
         writer: dict[Any, int] = {}
         last: dict[Any, int] = {}
