@@ -5,13 +5,10 @@ from __future__ import annotations
 import importlib
 import math
 import operator
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from importlib.util import find_spec
 
-from solvers.bounds import infeasible
-from solvers.errors import InfeasibleBudget, InvalidBudget, UnsupportedGraph
+from solvers.errors import InvalidBudget
 from solvers.graph import Graph
 from solvers.schedule import Schedule
 from solvers.solution import Options, Progress, Solution
@@ -28,14 +25,12 @@ REGISTRY: dict[str, str] = {
     "revolve": "solvers.revolve:solve",
     "chain": "solvers.chain:solve",
     "intervals": "solvers.intervals:solve",
+    "events": "solvers.events:solve",
     "checkmate": "solvers.checkmate:solve",
     "rounding": "solvers.rounding:solve",
     "hierarchical": "solvers.hierarchical:solve",
     "brute_force": "solvers.brute_force:solve",
 }
-
-# Strategies that take milliseconds, in the order in which they are tried.
-CHEAP = ("keep_all", "sqrt", "chen", "recursive")
 
 Solver = Callable[[Graph, int | None, Options], Solution]
 
@@ -119,7 +114,7 @@ def check_budget(budget: object) -> int | None:
 
 def available() -> tuple[str, ...]:
     """Names that `solve` accepts, `auto` first."""
-    return tuple(name for name, where in REGISTRY.items() if name == "auto" or find_spec(where.partition(":")[0]))
+    return tuple(name for name, where in REGISTRY.items() if find_spec(where.partition(":")[0]))
 
 
 def find_solver(name: str) -> Solver:
@@ -131,68 +126,5 @@ def find_solver(name: str) -> Solver:
     if name not in available():
         raise ValueError(f"there is no solver {name!r}: choose one of {', '.join(available())}")
     module, _, function = REGISTRY[name].partition(":")
-    if name == "auto" and not find_spec(module):
-        return cheap_then_exact
     found: Solver = getattr(importlib.import_module(module), function)
     return found
-
-
-def cheap_then_exact(graph: Graph, budget: int | None, options: Options) -> Solution:
-    """The best of the cheap strategies, then `intervals` started from all of them within the time that is left.
-
-    Raises:
-        InfeasibleBudget: if nothing fits.
-    """
-    began = time.perf_counter()
-    if budget is None:
-        return find_solver("keep_all")(graph, None, options)
-    found: list[Solution] = []
-    peaks: list[int] = []
-    for name in CHEAP:
-        try:
-            found.append(find_solver(name)(graph, budget, options))
-        except InfeasibleBudget as error:
-            peaks.append(error.minimum)
-        except UnsupportedGraph:
-            continue
-        if name == "keep_all" and found:
-            return found[0]
-    best = min(found, key=lambda s: s.cost, default=None)
-    if "intervals" in available():
-        starts = (*options.starts, *(s.schedule.order for s in found))
-        rest = max(1.0, options.time_limit - (time.perf_counter() - began))
-        exact = _exact(graph, budget, options, starts, rest)
-        if isinstance(exact, Solution) and (best is None or exact.cost <= best.cost):
-            best = exact
-        elif isinstance(exact, InfeasibleBudget) and best is None:
-            raise _with_smaller_minimum(graph, exact, peaks)
-    if best is None:
-        raise infeasible(graph, budget, known_peaks=peaks)
-    return best
-
-
-def _with_smaller_minimum(graph: Graph, error: InfeasibleBudget, peaks: Sequence[int]) -> InfeasibleBudget:
-    """The same proof, and the smallest peak that anyone knows; the proof is dropped if that peak lies outside its scope."""
-    minimum = min(error.minimum, *peaks)
-    if minimum < error.lower_bound:
-        return infeasible(graph, error.budget, known_peaks=[minimum])
-    return InfeasibleBudget(
-        budget=error.budget,
-        minimum=minimum,
-        lower_bound=error.lower_bound,
-        relative_to=error.relative_to,
-        bottleneck=error.bottleneck,
-        name=error.name,
-    )
-
-
-def _exact(
-    graph: Graph, budget: int, options: Options, starts: Sequence[Sequence[int]], seconds: float
-) -> Solution | InfeasibleBudget | None:
-    """What `intervals` says."""
-    try:
-        return find_solver("intervals")(graph, budget, replace(options, starts=starts, time_limit=seconds))
-    except InfeasibleBudget as error:
-        return error
-    except UnsupportedGraph:
-        return None

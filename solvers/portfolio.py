@@ -1,0 +1,269 @@
+"""`auto`: cheap strategies first, then improvement and exact solvers side by side, seeded with the best so far.
+
+1. Keeping everything, which is optimal where it fits; the classic strategies, greedy eviction with a few rules, and the
+   caller's starts, repaired where they exceed the budget.
+2. On a small graph, a short run of `intervals`, which often ends it there.
+3. In child processes (`team`), as many as there are workers: `chain` where the graph is one, the searches of `greedy` and
+   `knapsack`, then `events` and `intervals` from the best few schedules. On a small graph these two come first. Whoever
+   proves the best schedule optimal ends all of it. With one worker they take turns.
+
+The exact solvers keep to one order of first computations: that of the best schedule at that moment, or the given one if a schedule
+in it costs no more. `events` takes small values to be free, so that its bound is one for the whole problem; `intervals` keeps
+them, so that its schedules fit (`essentials`).
+
+The bound returned is the highest that applies to the returned schedule, and `Solution.scope` says for what order, how many copies
+and which values it holds. A schedule in another order may cost less than any in the given order; nothing that was proven for the
+given order is then claimed for it. `notes` names the parts that gave schedule and bound, and how each part ended.
+
+A search ends when cost and bound differ by less than a millionth of the cost of keeping everything, to which solvers in whole
+numbers may round; that is called optimal.
+
+With a work limit the parts run one after another in this process, each by amounts of work instead of seconds, so that a run is
+repeatable as long as `time_limit` is not reached. Optimal, relative to `scope`, where the status says so.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from solvers.bounds import cost_floor, describe_scope, minimum_budget
+from solvers.chain_view import view_chain
+from solvers.errors import SolverError, UnsupportedGraph
+from solvers.graph import Graph
+from solvers.part import Answer, run_here
+from solvers.pool import Claim, Pool, whole_bound
+from solvers.schedule import Schedule
+from solvers.simulate import simulate
+from solvers.solution import Options, Progress, Solution, Status, make_solution
+from solvers.team import Job, Team, view_for
+from solvers.trim import trim
+from solvers.view import View
+
+CLASSIC = ("sqrt", "chen", "recursive")
+
+_SMALL = 120  # steps; a graph for which a short exact run is worth a try
+_SMALL_SECONDS, _SMALL_SHARE = 3.0, 0.1
+_QUICK_SHARE = 0.02  # of the time limit, for each quick step
+_IMPROVEMENTS = 60  # rounds of greedy improvement under a work limit
+
+_INTERVALS = Job("intervals", 1.0, exact=True, all_workers=True)
+_HEURISTIC = (Job("greedy", 0.12), Job("knapsack", 0.06))
+_EVENTS = Job("events", 1.0, exact=True)
+_EXACT = (replace(_EVENTS, small="free"), replace(_INTERVALS, small="kept"), _EVENTS)
+_EXACT_IN_TURN = (replace(_INTERVALS, small="kept", share=0.4), replace(_EVENTS, small="free", share=0.4), _EVENTS)
+
+
+def solve(graph: Graph, budget: int | None, options: Options) -> Solution:
+    """The best schedule that any part finds, and the best bound that applies to it.
+
+    Raises:
+        InfeasibleBudget: if no part finds one; proven only if some part's floor proves it.
+    """
+    began = time.monotonic()
+    if budget is None or simulate(graph, Schedule.from_order(graph, graph.steps)).peak <= budget:
+        notes = {"schedule": "keep_all", "bound": "computing each node once"}
+        seconds = time.monotonic() - began
+        return make_solution(graph, graph.steps, solver="auto", budget=budget, seconds=seconds, notes=notes)
+    search = _Search(graph, budget, options, began)
+    interrupted = False
+    try:
+        search.run()
+    except KeyboardInterrupt:
+        if search.pool.best is None:
+            raise
+        interrupted = True
+    return search.solution(interrupted)
+
+
+def _jobs(graph: Graph, workers: int) -> list[Job]:
+    """What to run, in the order in which it is started."""
+    exact = _EXACT if workers > 1 else _EXACT_IN_TURN
+    jobs = [*exact, *_HEURISTIC] if len(graph.steps) <= _SMALL and workers > 1 else [*_HEURISTIC, *exact]
+    try:
+        view_chain(graph)
+    except UnsupportedGraph:
+        return jobs
+    return [Job("chain", 1.0), *jobs]
+
+
+class _Search:
+    """One run of the portfolio."""
+
+    def __init__(self, graph: Graph, budget: int, options: Options, began: float):
+        self.graph, self.budget, self.options, self.began = graph, budget, options, began
+        self.pool = Pool(graph, budget)
+        self.ends: dict[str, str] = {}
+        self.heard = graph.keep_all_cost  # the highest bound of a part that still runs, for reports only
+        self.told = (math.inf, -math.inf)
+
+    @property
+    def left(self) -> float:
+        """Seconds until the time limit."""
+        return self.options.time_limit - (time.monotonic() - self.began)
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether only amounts of work may decide what is done."""
+        return self.options.work_limit is not None
+
+    def run(self) -> None:
+        """All parts, until something is proven or time is over."""
+        self.try_classic()
+        if self.budget < minimum_budget(self.graph).bytes:
+            return
+        self.try_starts()
+        self.try_quick_greedy()
+        floor = cost_floor(self.graph, self.budget)
+        if math.isfinite(floor):
+            self.claim(floor, describe_scope("given"), self.graph.steps, "knapsack of the fullest moments")
+        if not self.done and self.repeatable:
+            self.take_turns()
+        if not self.done and not self.repeatable and len(self.graph.steps) <= _SMALL:
+            self.run_inline(_INTERVALS, min(_SMALL_SECONDS, _SMALL_SHARE * self.options.time_limit))
+        if not self.done and not self.repeatable:
+            workers = self.options.workers or os.cpu_count() or 1
+            Team(self, workers, _jobs(self.graph, workers)).run()
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to find, or no time."""
+        return self.pool.closed or self.left <= 0
+
+    def try_classic(self) -> None:
+        """Strategies that take milliseconds."""
+        self.pool.offer(self.graph.steps, "keep_all")
+        limit = math.inf if self.repeatable else max(0.5, _QUICK_SHARE * self.options.time_limit)
+        for name in CLASSIC:
+            if self.left > 0:
+                self._run_here(Job(name, 1.0), Options(time_limit=limit, seed=self.options.seed))
+
+    def try_starts(self) -> None:
+        """The caller's orders, repaired where they exceed the budget."""
+        from solvers.repair import repair
+
+        deadline = math.inf if self.repeatable else time.monotonic() + 2 * _QUICK_SHARE * self.options.time_limit
+        for k, order in enumerate(self.options.starts):
+            if self._fits(order):
+                self.offer(order, f"start {k}")
+            elif (repaired := repair(self.graph, order, self.budget, cost_limit=self.pool.cost, deadline=deadline)) is not None:
+                self.offer(repaired, f"start {k}, repaired")
+
+    def try_quick_greedy(self) -> None:
+        """Greedy eviction from the given order by the first rules."""
+        from solvers.greedy import RULES, greedy_order
+
+        deadline = math.inf if self.repeatable else time.monotonic() + _QUICK_SHARE * self.options.time_limit
+        for rule in RULES[:3]:
+            order = greedy_order(self.graph, self.budget, rule, deadline=deadline)
+            if order is not None:
+                self.offer(order, f"greedy, {rule.name}")
+
+    def take_turns(self) -> None:
+        """Greedy improvement by rounds, the linear bound to its end, then `intervals` by deterministic work."""
+        from solvers.lp_bound import prove
+        from solvers.repair import improve
+
+        best = self.pool.best
+        if best is not None:
+            rng = random.Random(self.options.seed)
+            self.offer(improve(self.graph, best.order, self.budget, rng=rng, rounds=_IMPROVEMENTS), "greedy, improved")
+        view = view_for(_INTERVALS, self.graph, self.pool)
+        proof = prove(view.graph, self.budget, Options(time_limit=max(0.01, self.left), starts=view.starts(self.pool)))
+        if math.isfinite(proof.cost):
+            self.claim(proof.cost, view.scope(describe_scope("given")), view.firsts, "linear program")
+        if not self.done:
+            self.run_inline(_INTERVALS, self.left)
+
+    def run_inline(self, job: Job, seconds: float) -> None:
+        """Runs a job in this process."""
+        self._run_here(job, replace(self.options, time_limit=max(0.01, seconds), progress=self.hear))
+
+    def _run_here(self, job: Job, options: Options) -> None:
+        view = view_for(job, self.graph, self.pool)
+        options = replace(options, starts=view.starts(self.pool))
+        self.take(run_here(job.name, view.graph, self.budget, options), job, view)
+
+    def take(self, answer: Answer, job: Job, view: View) -> None:
+        """Takes over what a part found, proved, or failed to find."""
+        self.ends[job.name if job.small != "free" else f"{job.name} with small values free"] = answer.status
+        if answer.order is not None:
+            self._take_order(view.back(answer.order), job)
+        if job.exact and math.isfinite(answer.bound):
+            self.claim(answer.bound, view.scope(answer.scope), view.firsts, job.name)
+        if answer.infeasible is not None:
+            self.pool.fail(view.error(answer.infeasible))
+
+    def _take_order(self, order: tuple[int, ...], job: Job) -> None:
+        from solvers.repair import repair
+
+        try:
+            if self._fits(order):
+                self.offer(order, job.name)
+            elif (
+                repaired := repair(self.graph, order, self.budget, cost_limit=self.pool.cost, deadline=self._end)
+            ) is not None:
+                self.offer(repaired, f"{job.name}, repaired")
+        except SolverError as error:
+            self.ends[job.name] = f"returned an invalid schedule: {error}"
+
+    @property
+    def _end(self) -> float:
+        return self.began + self.options.time_limit
+
+    def _fits(self, order: Sequence[int]) -> bool:
+        return simulate(self.graph, Schedule.from_order(self.graph, order)).peak <= self.budget
+
+    def offer(self, order: Sequence[int], source: str) -> None:
+        """Takes an order that fits, without its unnecessary recomputations."""
+        self.pool.offer(trim(self.graph, order, self.budget), source)
+        self.report()
+
+    def claim(self, bound: float, scope: str, firsts: tuple[int, ...], source: str) -> None:
+        """Takes a bound, rounded up to what costs can add up to."""
+        costs = [self.graph.nodes[v].cost for v in self.graph.steps if self.graph.may_recompute(v)]
+        self.pool.claim(Claim(whole_bound(costs, self.graph.keep_all_cost, bound), scope, firsts, source))
+        self.report()
+
+    def hear(self, progress: Progress) -> None:
+        """Passes on the report of a part that runs."""
+        if progress.lower_bound <= self.pool.cost:
+            self.heard = max(self.heard, progress.lower_bound)
+        self.report(progress.cost)
+
+    def report(self, cost: float = math.inf) -> None:
+        """Tells the caller where the search is, if it has moved."""
+        best = min(cost, self.pool.cost, self.told[0])
+        bound = max(self.pool.strongest.bound, self.heard)
+        now = best, min(best, bound)
+        if self.options.progress is not None and now != self.told:
+            self.told = now
+            self.options.progress(Progress("auto", time.monotonic() - self.began, *now))
+
+    def solution(self, interrupted: bool) -> Solution:
+        """The result.
+
+        Raises:
+            InfeasibleBudget: if there is none.
+        """
+        best, strongest = self.pool.best, self.pool.strongest
+        if best is None:
+            raise self.pool.error()
+        notes = {"schedule": best.source, "bound": strongest.source}
+        notes.update((f"part {name}", end) for name, end in self.ends.items())
+        status = Status.OPTIMAL if self.pool.closed else Status.INTERRUPTED if interrupted else Status.TIME_LIMIT
+        return make_solution(
+            self.graph,
+            best.order,
+            solver="auto",
+            budget=self.budget,
+            seconds=time.monotonic() - self.began,
+            status=status,
+            lower_bound=strongest.bound,
+            scope=strongest.scope,
+            notes=notes,
+        )
