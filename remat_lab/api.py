@@ -12,12 +12,15 @@ from remat_lab.errors import InvalidArgument, InvalidLoss
 from remat_lab.flatten import flatten
 from remat_lab.fuse import CostRule, Fused, fuse
 from remat_lab.plans import Plan, keep_all_peak
+from remat_lab.starts import starts
 from remat_lab.trace import Call, Loss
 from solvers.solution import Progress, Solution
 from solvers.solve import solve
 
 COSTS: dict[str, CostRule] = {"roofline": cost_rules.CPU.seconds, "flops": lambda flops, moved_bytes: flops}
 """Costs by name: seconds of the roofline model, or floating-point operations."""
+
+_STARTED = ("auto", "intervals")  # solvers that start from the schedules of JAX's policies
 
 
 def plan(
@@ -143,6 +146,8 @@ class PlannedFunction:
 
 def _solve(fused: Fused, budget: int | None, solver: str, **options: Any) -> Solution:
     try:
+        if budget is not None and solver in _STARTED and budget < keep_all_peak(fused.graph):
+            options["starts"] = starts(fused, budget)
         return solve(fused.graph, budget, solver, **options)
     except ValueError as error:
         if type(error) is ValueError:

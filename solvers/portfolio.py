@@ -7,13 +7,13 @@
    `knapsack`, then `events` and `intervals` from the best few schedules. On a small graph these two come first. Whoever
    proves the best schedule optimal ends all of it. With one worker they take turns.
 
-The exact solvers keep to one order of first computations: that of the best schedule at that moment, or the given one if a schedule
-in it costs no more. `events` takes small values to be free, so that its bound is one for the whole problem; `intervals` keeps
-them, so that its schedules fit (`essentials`).
+The exact solvers keep to one order of first computations: that of the best schedule at that moment, or the given one if a
+schedule in it costs no more. `events` first takes small values to be free, so that its bound holds for the whole problem;
+`intervals` keeps them, so that its schedules fit (`essentials`).
 
-The bound returned is the highest that applies to the returned schedule, and `Solution.scope` says for what order, how many copies
-and which values it holds. A schedule in another order may cost less than any in the given order; nothing that was proven for the
-given order is then claimed for it. `notes` names the parts that gave schedule and bound, and how each part ended.
+The bound returned is the highest that applies to the returned schedule, and `Solution.scope` says for what order, how many
+copies and which values it holds. A schedule in another order may cost less than any in the given order; nothing that was
+proven for the given order is then claimed for it. `notes` names the parts that gave schedule and bound, and how each ended.
 
 A search ends when cost and bound differ by less than a millionth of the cost of keeping everything, to which solvers in whole
 numbers may round; that is called optimal.
@@ -144,14 +144,9 @@ class _Search:
 
     def try_starts(self) -> None:
         """The caller's orders, repaired where they exceed the budget."""
-        from solvers.repair import repair
-
         deadline = math.inf if self.repeatable else time.monotonic() + 2 * _QUICK_SHARE * self.options.time_limit
         for k, order in enumerate(self.options.starts):
-            if self._fits(order):
-                self.offer(order, f"start {k}")
-            elif (repaired := repair(self.graph, order, self.budget, cost_limit=self.pool.cost, deadline=deadline)) is not None:
-                self.offer(repaired, f"start {k}, repaired")
+            self._offer_repaired(order, f"start {k}", deadline)
 
     def try_quick_greedy(self) -> None:
         """Greedy eviction from the given order by the first rules."""
@@ -199,24 +194,21 @@ class _Search:
             self.pool.fail(view.error(answer.infeasible))
 
     def _take_order(self, order: tuple[int, ...], job: Job) -> None:
-        from solvers.repair import repair
-
         try:
-            if self._fits(order):
-                self.offer(order, job.name)
-            elif (
-                repaired := repair(self.graph, order, self.budget, cost_limit=self.pool.cost, deadline=self._end)
-            ) is not None:
-                self.offer(repaired, f"{job.name}, repaired")
+            self._offer_repaired(order, job.name, self.began + self.options.time_limit)
         except SolverError as error:
             self.ends[job.name] = f"returned an invalid schedule: {error}"
 
-    @property
-    def _end(self) -> float:
-        return self.began + self.options.time_limit
+    def _offer_repaired(self, order: Sequence[int], source: str, deadline: float) -> None:
+        """Offers an order, repaired if it exceeds the budget."""
+        from solvers.repair import repair
 
-    def _fits(self, order: Sequence[int]) -> bool:
-        return simulate(self.graph, Schedule.from_order(self.graph, order)).peak <= self.budget
+        if simulate(self.graph, Schedule.from_order(self.graph, order)).peak <= self.budget:
+            self.offer(order, source)
+            return
+        repaired = repair(self.graph, order, self.budget, cost_limit=self.pool.cost, deadline=deadline)
+        if repaired is not None:
+            self.offer(repaired, f"{source}, repaired")
 
     def offer(self, order: Sequence[int], source: str) -> None:
         """Takes an order that fits, without its unnecessary recomputations."""
@@ -229,11 +221,11 @@ class _Search:
         self.pool.claim(Claim(whole_bound(costs, self.graph.keep_all_cost, bound), scope, firsts, source))
         self.report()
 
-    def hear(self, progress: Progress) -> None:
-        """Passes on the report of a part that runs."""
+    def hear(self, progress: Progress, job: Job = _INTERVALS) -> None:
+        """Passes on the report of a part that runs; the cost only if all values count in it."""
         if progress.lower_bound <= self.pool.cost:
             self.heard = max(self.heard, progress.lower_bound)
-        self.report(progress.cost)
+        self.report(math.inf if job.small == "free" else progress.cost)
 
     def report(self, cost: float = math.inf) -> None:
         """Tells the caller where the search is, if it has moved."""

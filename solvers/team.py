@@ -52,7 +52,7 @@ class Search(Protocol):
         """Takes over an answer."""
         ...
 
-    def hear(self, progress: Progress) -> None:
+    def hear(self, progress: Progress, job: Job) -> None:
         """Takes over a report."""
         ...
 
@@ -112,10 +112,11 @@ class Team:
             part, message = self._messages.get(timeout=max(0.01, seconds))
         except queue.Empty:
             return False
+        job, _, view = self._running[part]
         if isinstance(message, Progress):
-            self.search.hear(message)
+            self.search.hear(message, job)
         else:
-            job, _, view = self._running.pop(part)
+            del self._running[part]
             part.kill()
             self.search.take(message, job, view)
         return True
