@@ -148,16 +148,13 @@ class Loss:
         return getattr(self.fun, "__name__", None) or type(self.fun).__name__
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        """Splits arguments into traced and static leaves.
-
-        Numbers and arrays are traced; booleans, strings, functions and whatever `static_argnums` or `static_argnames` name
-        are static, whether passed by position, by keyword or left to their default.
+        """Splits arguments into traced and static leaves, as `split` does, and finds what is differentiated.
 
         Raises:
             InvalidArgument: if argnums or a static argument does not exist.
             InvalidLoss: if no differentiated leaf is a floating-point or complex array.
         """
-        args, kwargs = self._mark_static(args, kwargs)
+        call = self.split(args, kwargs)
         wanted = (self.argnums,) if isinstance(self.argnums, int) else tuple(self.argnums)
         for n in wanted:
             if not -len(args) <= n < len(args):
@@ -165,11 +162,9 @@ class Loss:
                     f"argnums={self.argnums} names argument {n} of {self.name}, but {len(args)} were passed by position"
                 )
         wanted = tuple(n % len(args) for n in wanted)
-        with_paths, tree = jax.tree_util.tree_flatten_with_path((args, kwargs))
-        paths = tuple(self._path(path) for path, _ in with_paths)
-        leaves = tuple(leaf for _, leaf in with_paths)
-        traced = tuple(i for i, leaf in enumerate(leaves) if _is_traced(leaf))
-        starts = np.cumsum([0, *(len(jax.tree.leaves(a)) for a in args)])
+        leaves, traced, paths = call.leaves, call.traced, call.paths
+        positional, _ = call.tree.children()
+        starts = np.cumsum([0, *(argument.num_leaves for argument in positional.children())])
         candidates = [i for n in wanted for i in range(int(starts[n]), int(starts[n + 1]))]
         differentiated = tuple(i for i in candidates if i in set(traced) and _is_inexact(leaves[i]))
         if not differentiated:
@@ -180,7 +175,29 @@ class Loss:
                 f"{self.name} has nothing to differentiate: argnums={self.argnums} selects no floating-point array ({found}). "
                 "Choose other argnums or pass floating-point parameters."
             )
-        return Call(tree, leaves, traced, differentiated, wanted, paths)
+        return replace(call, differentiated=differentiated, argnums=wanted)
+
+    def split(self, args: tuple[Any, ...], kwargs: dict[str, Any], is_leaf: Callable[[Any], bool] | None = None) -> Call:
+        """Splits arguments into traced and static leaves; nothing of the call is differentiated.
+
+        Numbers and arrays are traced; booleans, strings, functions and whatever `static_argnums` or `static_argnames` name
+        are static, whether passed by position, by keyword or left to their default.
+
+        Args:
+            args: positional arguments.
+            kwargs: keyword arguments.
+            is_leaf: says which nodes of the arguments to leave whole, as for `jax.tree.flatten`.
+
+        Raises:
+            InvalidArgument: if a static argument does not exist.
+        """
+        marked = self._mark_static(args, kwargs)
+        with_paths, tree = jax.tree_util.tree_flatten_with_path(marked, is_leaf)
+        parameters = self._parameters()
+        paths = tuple(_path(parameters, path) for path, _ in with_paths)
+        leaves = tuple(leaf for _, leaf in with_paths)
+        traced = tuple(i for i, leaf in enumerate(leaves) if _is_traced(leaf))
+        return Call(tree, leaves, traced, (), (), paths)
 
     def trace(self, call: Call) -> Traced:
         """Traces `jax.value_and_grad` of the loss; allocates nothing of the arguments' size.
@@ -257,14 +274,14 @@ class Loss:
         except (TypeError, ValueError):
             return []
 
-    def _path(self, path: tuple[Any, ...]) -> str:
-        parameters = self._parameters()
-        (kind, first, *rest) = path
-        if kind.idx == 1:
-            root = str(first.key)
-        else:
-            root = parameters[first.idx] if first.idx < len(parameters) else f"argument {first.idx}"
-        return root + jax.tree_util.keystr(tuple(rest))
+
+def _path(parameters: list[str], path: tuple[Any, ...]) -> str:
+    (kind, first, *rest) = path
+    if kind.idx == 1:
+        root = str(first.key)
+    else:
+        root = parameters[first.idx] if first.idx < len(parameters) else f"argument {first.idx}"
+    return root + jax.tree_util.keystr(tuple(rest))
 
 
 def _shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
