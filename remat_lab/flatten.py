@@ -96,16 +96,18 @@ class Program:
         return digest.hexdigest()
 
 
-def flatten(jaxpr: Any) -> Program:
-    """Flattens a differentiated jaxpr.
+def flatten(jaxpr: Any, *, calls: frozenset[str] = CALLS, merge: bool = True) -> Program:
+    """Flattens a jaxpr.
 
     Args:
         jaxpr: what `jax.make_jaxpr` returns.
+        calls: primitives to inline. Before differentiation only `PLAIN_CALLS` may be.
+        merge: whether to merge equal equations and drop optimization barriers. Without it recomputation stays as written.
 
     Returns:
         The program. Equations whose results nobody reads are gone unless they have effects.
     """
-    builder = _Builder()
+    builder = _Builder(calls, merge)
     jaxpr = _compat.drop_dead(jaxpr)
     inputs = tuple(builder.new(var.aval) for var in jaxpr.invars)
     scope: dict[Any, Atom] = dict(zip(jaxpr.invars, inputs, strict=True))
@@ -115,7 +117,8 @@ def flatten(jaxpr: Any) -> Program:
 
 
 class _Builder:
-    def __init__(self) -> None:
+    def __init__(self, calls: frozenset[str], merge: bool) -> None:
+        self.calls, self.merge = calls, merge
         self.avals: list[Any] = []
         self.constants: dict[int, Any] = {}
         self.equations: list[Equation] = []
@@ -139,18 +142,19 @@ class _Builder:
 
         for eqn in jaxpr.eqns:
             ins = tuple(map(read, eqn.invars))
-            body = _call_body(eqn)
+            body = _call_body(eqn) if eqn.primitive.name in self.calls else None
             if body is not None:
                 results = self.inline(body, dict(zip(body.invars, ins, strict=True)), (*calls, eqn))
                 scope.update(zip(eqn.outvars, results, strict=True))
-            elif eqn.primitive.name == "optimization_barrier":
+            elif self.merge and eqn.primitive.name == "optimization_barrier":
                 scope.update(zip(eqn.outvars, ins, strict=True))
             else:
                 scope.update(zip(eqn.outvars, self.append(eqn, ins, calls), strict=True))
         return list(map(read, jaxpr.outvars))
 
     def append(self, eqn: _compat.Equation, ins: tuple[Atom, ...], calls: tuple[_compat.Equation, ...]) -> tuple[int, ...]:
-        key = None if eqn.effects or eqn.primitive.name in STATEFUL else _merge_key(eqn, ins)
+        merge = self.merge and not eqn.effects and eqn.primitive.name not in STATEFUL
+        key = _merge_key(eqn, ins) if merge else None
         if key is not None and key in self.known:
             return self.known[key]
         outs = tuple(self.new(var.aval) for var in eqn.outvars)
@@ -161,8 +165,7 @@ class _Builder:
 
 
 def _call_body(eqn: _compat.Equation) -> Any | None:
-    name = eqn.primitive.name
-    if name not in CALLS or (name in ("jit", "pjit") and not _compat.is_unspecified_call(eqn)):
+    if eqn.primitive.name in ("jit", "pjit") and not _compat.is_unspecified_call(eqn):
         return None
     return next((eqn.params[key] for key in ("jaxpr", "call_jaxpr") if key in eqn.params), None)
 

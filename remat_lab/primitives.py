@@ -34,8 +34,11 @@ REDUCTIONS = frozenset(
 # They change their first operand in its own buffer if nobody else reads it.
 IN_PLACE = frozenset("dynamic_update_slice scatter scatter-add scatter-max scatter-min scatter-mul scatter-sub".split())
 
-CALLS = frozenset(
-    "jit pjit closed_call core_call custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr remat2 checkpoint".split()
+# Calls that only run their body.
+PLAIN_CALLS = frozenset("jit pjit closed_call core_call".split())
+
+CALLS = PLAIN_CALLS | frozenset(
+    "custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr remat2 checkpoint".split()
 )
 
 # A recomputation that differs in the last bit can choose another element: such results are kept whatever they cost.
