@@ -19,7 +19,6 @@ from itertools import accumulate
 from remat_lab.flatten import Equation
 from remat_lab.fuse import Fused
 from solvers.errors import UnsupportedGraph
-from solvers.graph import Graph
 from solvers.replay import replay
 from solvers.schedule import Schedule
 from solvers.segments import Forward, even_cuts, flat
@@ -74,7 +73,7 @@ def starts(fused: Fused, budget: int) -> list[list[int]]:
 
 
 def _divisions(forward: Forward, plain: Forward) -> Iterator[list[int]]:
-    """Cuts at the articulation points: all of them, then half as many and so on, even in bytes; each also without its later half.
+    """Cuts at the articulation points: all, then half as many and so on, even in bytes; each also without its later half.
 
     What follows the last cut is the last segment, which is kept.
     """

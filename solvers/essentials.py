@@ -49,7 +49,7 @@ class Essentials:
             if room < 0:
                 break
             small.add(v)
-        if len(small) < _WORTHWHILE * len(size):
+        if not small or len(small) < _WORTHWHILE * len(size):
             return cls(frozenset(), 0, graph, graph)
         kept = [replace(n, recomputable=False) if v in small else n for v, n in enumerate(graph.nodes)]
         free = [replace(n, size=0) if graph.step_of(v) in small else n for v, n in enumerate(graph.nodes)]

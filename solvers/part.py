@@ -176,6 +176,13 @@ def main() -> None:
     def report(progress: Progress) -> None:
         send(seconds=progress.seconds, cost=progress.cost, bound=progress.lower_bound)
 
+    stopping: list[bool] = []
+
+    def stop(*_: object) -> None:
+        stopping.append(True)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, stop)
     task = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
@@ -191,7 +198,8 @@ def main() -> None:
     except KeyboardInterrupt:
         answer = Answer(None, -math.inf, "", "interrupted before it found anything")
     except Exception as error:  # reported, since nobody reads a child's traceback
-        answer = Answer(None, -math.inf, "", f"failed: {type(error).__name__}: {error}")
+        how = "interrupted" if stopping else "failed"  # an interrupt of an import, say, becomes another error
+        answer = Answer(None, -math.inf, "", f"{how}: {type(error).__name__}: {error}")
     known = answer.infeasible
     error_row = None if known is None else {field: getattr(known, field) for field in _ERROR_FIELDS}
     signal.signal(signal.SIGINT, signal.SIG_IGN)

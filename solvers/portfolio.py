@@ -53,7 +53,7 @@ _IMPROVEMENTS = 60  # rounds of greedy improvement under a work limit
 
 _INTERVALS = Job("intervals", 1.0, exact=True, all_workers=True)
 _HEURISTIC = (Job("greedy", 0.12), Job("knapsack", 0.06))
-_EVENTS = Job("events", 1.0, exact=True)
+_EVENTS = Job("events", 1.0, exact=True, scope=describe_scope("given"))
 _EXACT = (replace(_EVENTS, small="free"), replace(_INTERVALS, small="kept"), _EVENTS)
 _EXACT_IN_TURN = (replace(_INTERVALS, small="kept", share=0.4), replace(_EVENTS, small="free", share=0.4), _EVENTS)
 
@@ -176,11 +176,11 @@ class _Search:
 
     def run_inline(self, job: Job, seconds: float) -> None:
         """Runs a job in this process."""
-        self._run_here(job, replace(self.options, time_limit=max(0.01, seconds), progress=self.hear))
+        self._run_here(job, replace(self.options, time_limit=max(0.01, seconds)))
 
     def _run_here(self, job: Job, options: Options) -> None:
         view = view_for(job, self.graph, self.pool)
-        options = replace(options, starts=view.starts(self.pool))
+        options = replace(options, starts=view.starts(self.pool), progress=lambda progress: self.hear(progress, job, view))
         self.take(run_here(job.name, view.graph, self.budget, options), job, view)
 
     def take(self, answer: Answer, job: Job, view: View) -> None:
@@ -221,8 +221,10 @@ class _Search:
         self.pool.claim(Claim(whole_bound(costs, self.graph.keep_all_cost, bound), scope, firsts, source))
         self.report()
 
-    def hear(self, progress: Progress, job: Job = _INTERVALS) -> None:
+    def hear(self, progress: Progress, job: Job, view: View) -> None:
         """Passes on the report of a part that runs; the cost only if all values count in it."""
+        if job.scope is not None and math.isfinite(progress.lower_bound):
+            self.claim(progress.lower_bound, view.scope(job.scope), view.firsts, job.name)
         if progress.lower_bound <= self.pool.cost:
             self.heard = max(self.heard, progress.lower_bound)
         self.report(math.inf if job.small == "free" else progress.cost)

@@ -28,6 +28,7 @@ class Job:
         exact: whether it keeps to an order of first computations and its bounds count; it then starts from the best order.
         small: what it does about small values.
         all_workers: whether it takes all workers that are free, rather than one.
+        scope: what the bounds that it reports while it runs hold for; None if that is not known beforehand.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Job:
     exact: bool = False
     small: Small = "decided"
     all_workers: bool = False
+    scope: str | None = None
 
 
 class Search(Protocol):
@@ -52,7 +54,7 @@ class Search(Protocol):
         """Takes over an answer."""
         ...
 
-    def hear(self, progress: Progress, job: Job) -> None:
+    def hear(self, progress: Progress, job: Job, view: View) -> None:
         """Takes over a report."""
         ...
 
@@ -114,7 +116,7 @@ class Team:
             return False
         job, _, view = self._running[part]
         if isinstance(message, Progress):
-            self.search.hear(message, job)
+            self.search.hear(message, job, view)
         else:
             del self._running[part]
             part.kill()
