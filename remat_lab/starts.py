@@ -5,8 +5,9 @@ are saved, and a division of the forward pass into segments that are recomputed 
 `jax.checkpoint` with a policy around every block would have it:
 
 - nothing but the segments' inputs (`nn.remat` per block);
-- the results of dots and convolutions (`dots_saveable`, which saves dots only; networks of convolutions need theirs);
-- of these, the ones without batch dimensions (`dots_with_no_batch_dims_saveable`): projections, but not attention scores.
+- the results of dots and convolutions (`dots_saveable`);
+- of dots without batch dimensions only (`dots_with_no_batch_dims_saveable`): projections, but not attention scores, nor
+  convolutions.
 
 Segments are cut at the graph's articulation points, at several granularities, over the whole forward pass or its first half.
 """
@@ -53,7 +54,7 @@ def save_sets(fused: Fused) -> dict[str, frozenset[int]]:
     rules: dict[str, Callable[[Equation], bool]] = {
         "nn_remat": lambda equation: False,
         "dots_saveable": _is_product,
-        "dots_with_no_batch_dims_saveable": lambda equation: _is_product(equation) and not _has_batch_dims(equation),
+        "dots_with_no_batch_dims_saveable": _is_plain_dot,
     }
     equations, nodes = fused.program.equations, fused.graph.nodes
     made_by = {v: [equations[k] for k in group.equations] for v, group in fused.groups.items() if not nodes[v].backward}
@@ -91,8 +92,8 @@ def _is_product(equation: Equation) -> bool:
     return equation.name in ("dot_general", "conv_general_dilated")
 
 
-def _has_batch_dims(equation: Equation) -> bool:
+def _is_plain_dot(equation: Equation) -> bool:
     if equation.name != "dot_general":
         return False
     _, (left, right) = equation.eqn.params["dimension_numbers"]
-    return bool(left or right)
+    return not left and not right
