@@ -179,8 +179,9 @@ def main() -> None:
     stopping: list[bool] = []
 
     def stop(*_: object) -> None:
-        stopping.append(True)
-        raise KeyboardInterrupt
+        if not stopping:  # once is enough
+            stopping.append(True)
+            raise KeyboardInterrupt
 
     signal.signal(signal.SIGINT, stop)
     task = json.loads(sys.stdin.readline())

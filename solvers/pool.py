@@ -60,7 +60,7 @@ class Pool:
     graph: Graph
     budget: int
     found: list[Found] = field(default_factory=list[Found])
-    claims: dict[tuple[str, str], Claim] = field(default_factory=dict[tuple[str, str], Claim])
+    claims: dict[tuple[object, ...], Claim] = field(default_factory=dict[tuple[object, ...], Claim])
     peaks: list[int] = field(default_factory=list[int])
     failures: list[InfeasibleBudget] = field(default_factory=list[InfeasibleBudget])
 
@@ -98,7 +98,7 @@ class Pool:
 
     def claim(self, claim: Claim) -> None:
         """Takes over a bound; of the same source and class the highest counts."""
-        key = claim.source, claim.scope
+        key = claim.source, claim.scope, claim.firsts
         if key not in self.claims or claim.bound > self.claims[key].bound:
             self.claims[key] = claim
 

@@ -97,6 +97,7 @@ class _Search:
     def __init__(self, graph: Graph, budget: int, options: Options, began: float):
         self.graph, self.budget, self.options, self.began = graph, budget, options, began
         self.pool = Pool(graph, budget)
+        self.excluded = False  # whether it is proven that nothing fits in the order that the exact parts keep to
         self.ends: dict[str, str] = {}
         self.heard = graph.keep_all_cost  # the highest bound of a part that still runs, for reports only
         self.told = (math.inf, -math.inf)
@@ -192,6 +193,7 @@ class _Search:
             self.claim(answer.bound, view.scope(answer.scope), view.firsts, job.name)
         if answer.infeasible is not None:
             self.pool.fail(view.error(answer.infeasible))
+            self.excluded |= answer.infeasible.proven and job.scope is not None and self.pool.best is None
 
     def _take_order(self, order: tuple[int, ...], job: Job) -> None:
         try:

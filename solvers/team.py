@@ -44,6 +44,7 @@ class Search(Protocol):
 
     pool: Pool
     options: Options
+    excluded: bool
 
     @property
     def left(self) -> float:
@@ -79,13 +80,22 @@ class Team:
     def run(self) -> None:
         """Runs all jobs until the best schedule is proven, or time is over, and leaves no process behind."""
         try:
-            while self.search.left > -_MARGIN and not self.search.pool.closed:
+            while self.search.left > 0 and not self.search.pool.closed:
+                if self.search.excluded:
+                    self._give_up_exact()
                 self._start_jobs()
                 if not self._running:
                     return
                 self._listen(_POLL_SECONDS)
         finally:
             self._stop()
+
+    def _give_up_exact(self) -> None:
+        """Drops the exact jobs: nothing fits in the order that they keep to."""
+        self.jobs = [job for job in self.jobs if not job.exact]
+        for part, (job, _, _) in self._running.items():
+            if job.exact:
+                part.ask_to_stop()
 
     def _start_jobs(self) -> None:
         free = self.workers - sum(used for _, used, _ in self._running.values())

@@ -298,3 +298,14 @@ def test_without_processes_parts_run_here(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(portfolio, "_SMALL", 0)
     graph = hourglass()
     assert solve(graph, int(0.7 * peak(graph)), time_limit=20, workers=2).peak <= int(0.7 * peak(graph))
+
+
+@pytest.mark.parametrize(("name", "bound", "excluded"), [("events", 7, True), ("events", 6, False), ("intervals", 7, False)])
+def test_exact_parts_are_given_up_once_nothing_can_fit_in_their_order(name: str, bound: int, excluded: bool) -> None:
+    graph = training_chain(9)
+    search = portfolio._Search(graph, 6, Options(), 0.0)
+    job = portfolio._EVENTS if name == "events" else portfolio._INTERVALS
+    error = InfeasibleBudget(budget=6, minimum=8, lower_bound=bound, relative_to="the given order", bottleneck=2, name="f2")
+    search.take(Answer(None, -math.inf, "", "", error), job, View.of(graph, 6, graph.steps))
+    assert search.excluded is excluded
+    assert (search.pool.error().minimum, search.pool.error().lower_bound) == (8, max(bound, 4))
