@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from solvers.errors import InfeasibleBudget, UnsupportedGraph
 from solvers.graph import Graph
+from solvers.orders import peak_of, runs_in_stages
 from solvers.schedule import Schedule
 from solvers.simulate import simulate
+
+Order = Literal["given", "any"]
 
 # The fully occupied moments that `cost_floor` looks at; more would cost time and rarely raise the bound.
 _MOMENTS = 64
 
 
-def describe_scope(order: Literal["given", "any"], copies: int | None = None) -> str:
-    """What a bound or a proof refers to, in the words that `Solution.scope` and `InfeasibleBudget.relative_to` use."""
+def describe_scope(order: Order, copies: int | None = None) -> str:
+    """What a bound or a proof refers to, in the words that `Solution.scope` and `InfeasibleBudget.relative_to` use.
+
+    For `brute_force` and the exact solvers "the given order" is the space defined there: first computations in the given
+    order, each after recomputing some earlier steps, in increasing position and each at most once. Linear bounds hold for
+    recomputations in any order.
+    """
     first = "the given order" if order == "given" else "any order"
     return first if copies is None else f"{first}, at most {copies} computation{'s' if copies > 1 else ''} of each node"
 
@@ -30,7 +38,7 @@ class Bottleneck:
     node: int
 
 
-def minimum_budget(graph: Graph, *, order: Literal["given", "any"] = "any") -> Bottleneck:
+def minimum_budget(graph: Graph, *, order: Order = "any") -> Bottleneck:
     """A proven floor on the budget: no schedule that runs every step peaks below it.
 
     When a step runs for the first time, these are live: what it reads, what it writes, its workspace, and every value that
@@ -74,23 +82,31 @@ def cost_floor(graph: Graph, budget: int | None) -> float:
     return once + extra
 
 
-def smallest_known_peak(graph: Graph) -> int:
-    """The smallest peak among the schedules of the cheap strategies, simulated, bytes."""
+def smallest_known_peak(graph: Graph, *, order: Order = "any") -> int:
+    """The smallest simulated peak among the schedules of the cheap strategies, bytes.
+
+    Args:
+        graph: the graph.
+        order: "given" for schedules in the space of `brute_force(order="given")` only.
+    """
     from solvers import chen, keep_all, recursive  # those import this module to report their failures
+    from solvers.replay import in_given_order
     from solvers.solution import Options
 
     peaks: list[int] = []
     for run in (keep_all.solve, chen.solve_sqrt, chen.solve, recursive.solve):
         try:
-            peaks.append(run(graph, None, Options()).peak)
+            found: Sequence[int] = run(graph, None, Options()).schedule.order
         except UnsupportedGraph:
             continue
+        if order == "given" and not runs_in_stages(graph, found):
+            found = in_given_order(graph, found)
+        if order == "any" or runs_in_stages(graph, found):
+            peaks.append(peak_of(graph, found))
     return min(peaks)
 
 
-def infeasible(
-    graph: Graph, budget: int, *, known_peaks: Iterable[int] = (), order: Literal["given", "any"] = "any"
-) -> InfeasibleBudget:
+def infeasible(graph: Graph, budget: int, *, known_peaks: Iterable[int] = (), order: Order = "any") -> InfeasibleBudget:
     """The error to raise when a solver ends without a schedule that fits.
 
     Args:
@@ -100,7 +116,7 @@ def infeasible(
         order: what the proven floor refers to.
     """
     known = min(known_peaks, default=None)
-    minimum = smallest_known_peak(graph) if known is None else known
+    minimum = smallest_known_peak(graph, order=order) if known is None else known
     floor = minimum_budget(graph, order=order)
     if minimum < floor.bytes:  # a known schedule computes first what the given order computes later
         order, floor = "any", minimum_budget(graph)
@@ -111,6 +127,19 @@ def infeasible(
         relative_to=describe_scope(order),
         bottleneck=floor.node,
         name=graph.nodes[floor.node].name,
+    )
+
+
+def impossible(graph: Graph, budget: int) -> InfeasibleBudget:
+    """The error for a budget that a program for the given order has excluded, a relaxation of it perhaps."""
+    known = infeasible(graph, budget, order="given")
+    return InfeasibleBudget(
+        budget=budget,
+        minimum=known.minimum,
+        lower_bound=max(known.lower_bound, budget + 1),
+        relative_to=known.relative_to,
+        bottleneck=known.bottleneck,
+        name=known.name,
     )
 
 
@@ -138,7 +167,7 @@ def _cheapest_drop(graph: Graph, step: int, excess: int, ends: list[int]) -> flo
     return math.inf
 
 
-def _certain(graph: Graph, w: int, v: int, order: Literal["given", "any"]) -> bool:
+def _certain(graph: Graph, w: int, v: int, order: Order) -> bool:
     """Whether the bytes that `held` counts at step v surely include value w, which v reads or writes."""
     if graph.may_recompute(w) or graph.step_of(w) == v:
         return False
@@ -209,3 +238,12 @@ def _descendants(graph: Graph) -> list[int]:
             step = graph.step_of(u)
             found[step] |= mask | 1 << v
     return found
+
+
+def __getattr__(name: str) -> Any:
+    """`bounds.lp` is `lp_bound.lp_bound`, imported when asked for: it needs OR-Tools."""
+    if name != "lp":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from solvers.lp_bound import lp_bound
+
+    return lp_bound

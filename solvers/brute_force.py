@@ -9,28 +9,40 @@ import heapq
 import itertools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
-from solvers.bounds import describe_scope
+from solvers.bounds import Order, describe_scope
 from solvers.errors import InfeasibleBudget, UnsupportedGraph
+from solvers.fallback import stopped
 from solvers.graph import Graph
+from solvers.orders import cost_of, peak_of
 from solvers.schedule import Schedule
 from solvers.simulate import simulate
 from solvers.solution import Options, Solution, Status, make_solution
 
-Order = Literal["given", "any"]
 MAX_STEPS = 14
 
 
 def solve(graph: Graph, budget: int | None, options: Options) -> Solution:
-    """The optimum over all schedules whose first computations keep the given order; see `brute_force`."""
-    del options
-    return brute_force(graph, budget)
+    """The optimum over all schedules whose first computations keep the given order; see `brute_force`.
+
+    Stopped by the time limit or an interrupt it has nothing to show, and returns what the cheap strategies find.
+    """
+    began = time.monotonic()
+    try:
+        return brute_force(graph, budget, deadline=began + options.time_limit)
+    except TimeoutError:
+        status = Status.TIME_LIMIT
+    except KeyboardInterrupt:
+        status = Status.INTERRUPTED
+    limit = peak_of(graph, graph.steps) if budget is None else budget
+    return stopped(graph, limit, solver="brute_force", status=status, seconds=time.monotonic() - began)
 
 
-def brute_force(graph: Graph, budget: int | None, *, order: Order = "given", copies: int | None = None) -> Solution:
+def brute_force(
+    graph: Graph, budget: int | None, *, order: Order = "given", copies: int | None = None, deadline: float = math.inf
+) -> Solution:
     """The cheapest schedule within a budget, by exhaustive best-first search.
 
     The space searched, in which every step runs at least once:
@@ -49,20 +61,22 @@ def brute_force(graph: Graph, budget: int | None, *, order: Order = "given", cop
         budget: bytes; None for no limit.
         order: which space.
         copies: most computations of one step; None for no limit.
+        deadline: give up after this value of `time.monotonic()`.
 
     Returns:
         An optimal solution of that space.
 
     Raises:
         InfeasibleBudget: proven for that space. `minimum` and `lower_bound` are both its exact smallest budget.
+        TimeoutError: at the deadline.
         UnsupportedGraph: if there are too many steps.
     """
     began = time.perf_counter()
     space = _space(graph, order, copies)
-    found = _cheapest(space, budget)
+    found = _cheapest(space, budget, deadline)
     scope = describe_scope(order, copies)
     if found is None:
-        smallest = minimum_budget(graph, order=order, copies=copies)
+        smallest = minimum_budget(graph, order=order, copies=copies, deadline=deadline)
         raise InfeasibleBudget(
             budget=budget if budget is not None else 0,
             minimum=smallest.budget,
@@ -71,7 +85,7 @@ def brute_force(graph: Graph, budget: int | None, *, order: Order = "given", cop
             bottleneck=smallest.node,
             name=graph.nodes[smallest.node].name,
         )
-    cost = math.fsum(graph.nodes[v].cost for v in found)
+    cost = cost_of(graph, found)
     seconds = time.perf_counter() - began
     return make_solution(
         graph,
@@ -94,13 +108,16 @@ class SmallestBudget:
     order: tuple[int, ...]
 
 
-def minimum_budget(graph: Graph, *, order: Order = "given", copies: int | None = None) -> SmallestBudget:
+def minimum_budget(
+    graph: Graph, *, order: Order = "given", copies: int | None = None, deadline: float = math.inf
+) -> SmallestBudget:
     """The smallest budget for which the space of `brute_force` holds a schedule.
 
     Raises:
+        TimeoutError: at the deadline.
         UnsupportedGraph: if there are too many steps.
     """
-    found = _lowest(_space(graph, order, copies))
+    found = _lowest(_space(graph, order, copies), deadline)
     result = simulate(graph, Schedule.from_order(graph, found))
     return SmallestBudget(result.peak, found[result.peak_at], tuple(found))
 
@@ -217,14 +234,43 @@ class _Space:
         return runs // self.unit[k] % self.base
 
 
-def _cheapest(space: _Space, budget: int | None) -> list[int] | None:
+def _cheapest(space: _Space, budget: int | None, deadline: float) -> list[int] | None:
     """A* on cost. `debt` never exceeds the true remaining cost, so the first finished state is optimal."""
     limit = math.inf if budget is None else budget
-    spent: dict[_State, float] = {space.start: 0.0}
+    return _best_first(space, lambda cost, k, _: cost + space.cost[k], lambda debt: debt, limit, deadline)
+
+
+def _lowest(space: _Space, deadline: float) -> list[int]:
+    """Dijkstra on the peak. Computing everything once in the given order is in every space, so it always finishes."""
+    found = _best_first(space, lambda peak, _, held: max(peak, held), lambda _: 0.0, math.inf, deadline)
+    assert found is not None
+    return found
+
+
+def _best_first(
+    space: _Space,
+    grow: Callable[[float, int, int], float],
+    left: Callable[[float], float],
+    limit: float,
+    deadline: float,
+) -> list[int] | None:
+    """The order with the least value; None if there is none within the limit.
+
+    Args:
+        space: states and moves.
+        grow: the value after a move, given that before it, the step and the bytes live while it runs. It never falls.
+        left: at most what is still to be added to the value, given a state's debt.
+        limit: most bytes live at once.
+        deadline: give up after this value of `time.monotonic()`.
+
+    Raises:
+        TimeoutError: at the deadline.
+    """
+    value: dict[_State, float] = {space.start: 0.0}
     parent: dict[_State, tuple[_State, int]] = {}
     closed: set[_State] = set()
     ticket = itertools.count()
-    queue = [(space.debt(space.start), next(ticket), space.start)]
+    queue = [(left(space.debt(space.start)), next(ticket), space.start)]
     while queue:
         _, _, state = heapq.heappop(queue)
         if state in closed:
@@ -232,39 +278,19 @@ def _cheapest(space: _Space, budget: int | None) -> list[int] | None:
         closed.add(state)
         if space.finished(state):
             return _trace(space, parent, state)
+        if time.monotonic() > deadline:
+            raise TimeoutError
         for k, held, after in space.moves(state):
             if held > limit:
                 continue
-            cost = spent[state] + space.cost[k]
+            grown = grow(value[state], k, held)
             for new in after:
-                if new not in closed and cost < spent.get(new, math.inf):
+                if new not in closed and grown < value.get(new, math.inf):
                     debt = space.debt(new)
                     if debt < math.inf:
-                        spent[new], parent[new] = cost, (state, k)
-                        heapq.heappush(queue, (cost + debt, -next(ticket), new))
+                        value[new], parent[new] = grown, (state, k)
+                        heapq.heappush(queue, (grown + left(debt), -next(ticket), new))
     return None
-
-
-def _lowest(space: _Space) -> list[int]:
-    """Dijkstra on the peak. Computing everything once in the given order is in every space, so it always finishes."""
-    peak: dict[_State, int] = {space.start: 0}
-    parent: dict[_State, tuple[_State, int]] = {}
-    closed: set[_State] = set()
-    ticket = itertools.count()
-    queue = [(0, next(ticket), space.start)]
-    while True:
-        top, _, state = heapq.heappop(queue)
-        if state in closed:
-            continue
-        closed.add(state)
-        if space.finished(state):
-            return _trace(space, parent, state)
-        for k, held, after in space.moves(state):
-            new_top = max(top, held)
-            for new in after:
-                if new not in closed and new_top < peak.get(new, math.inf) and space.debt(new) < math.inf:
-                    peak[new], parent[new] = new_top, (state, k)
-                    heapq.heappush(queue, (new_top, -next(ticket), new))
 
 
 def _trace(space: _Space, parent: dict[_State, tuple[_State, int]], state: _State) -> list[int]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from solvers.bounds import cost_floor, infeasible
+from solvers.bounds import cost_floor, describe_scope, infeasible
 from solvers.graph import Graph
+from solvers.orders import peak_of
 from solvers.schedule import Schedule
 from solvers.simulate import simulate
 from solvers.solution import Options, Progress, Solution, Status, make_solution
@@ -16,6 +17,8 @@ def choose(
     graph: Graph, budget: int | None, groups: Iterable[Iterable[tuple[str, list[int]]]], *, solver: str, options: Options
 ) -> Solution:
     """The best of some orders: the cheapest within the budget, or the one with the lowest peak if there is no budget.
+
+    Where keeping everything fits the budget, that is the answer.
 
     Stops proposing when `options.time_limit` is over or on an interrupt, and returns the best order so far.
 
@@ -29,11 +32,14 @@ def choose(
 
     Raises:
         InfeasibleBudget: if none fits, with the smallest peak among them.
+        KeyboardInterrupt: if it came before any was known to fit.
     """
     began = time.perf_counter()
     status = Status.FEASIBLE
     best: tuple[float, float, str, list[int]] | None = None
-    peaks = [simulate(graph, Schedule.from_order(graph, graph.steps)).peak]
+    peaks = [peak_of(graph, graph.steps)]
+    if budget is not None and peaks[0] <= budget:
+        groups = [[("keep all", list(graph.steps))]]
     try:
         for name, order in _until_fit(groups, lambda: budget is not None and peaks[-1] <= budget):
             result = simulate(graph, Schedule.from_order(graph, order))
@@ -63,7 +69,8 @@ def choose(
         seconds=time.perf_counter() - began,
         status=status,
         lower_bound=cost_floor(graph, budget),
-        scope="the given order",
+        scope=describe_scope("given"),
+        given_order=True,  # what only late steps read is first computed there
         notes={"candidate": best[2]},
     )
 

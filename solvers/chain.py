@@ -34,15 +34,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from solvers.bounds import infeasible
-from solvers.chain_view import Stage, peak_of, view_chain
+from solvers.chain_view import Stage, peak_between, view_chain
+from solvers.errors import UnsupportedGraph
+from solvers.fallback import stopped
 from solvers.graph import Graph
-from solvers.schedule import Schedule
-from solvers.simulate import simulate
+from solvers.orders import cost_of, peak_of
 from solvers.solution import Options, Solution, Status, make_solution
 
+NAME = "chain"
 SCOPE = "persistent schedules of the chain"
 _WORK = 12_000_000
 _FEWEST_SLOTS, _MOST_SLOTS = 50, 1000
+_MOST_STAGES = 400
 
 _Key = tuple[int, int, bool, bool]  # i, j, held, whether a(i) stays after
 
@@ -60,32 +63,48 @@ class _Choice:
 def solve(graph: Graph, budget: int | None, options: Options) -> Solution:
     """The cheapest persistent schedule of a training chain.
 
+    A table half filled says nothing: stopped by the time limit or an interrupt, this returns what the cheap strategies find.
+
     Raises:
-        UnsupportedGraph: if the graph is no chain.
-        InfeasibleBudget: if no persistent schedule fits.
+        UnsupportedGraph: if the graph is no chain, or one of more than 400 stages.
+        InfeasibleBudget: if no persistent schedule fits, or none was found in time.
+        KeyboardInterrupt: if it came before any schedule was known.
     """
-    del options  # the time is known beforehand
-    start = time.perf_counter()
+    start = time.monotonic()
     stages = view_chain(graph)
-    peak = simulate(graph, Schedule.from_order(graph, graph.steps)).peak
+    peak = peak_of(graph, graph.steps)
     if budget is None or budget >= peak:
-        seconds = time.perf_counter() - start
-        return make_solution(graph, graph.steps, solver="chain", budget=budget, seconds=seconds, scope=SCOPE)
-    table = ChainTable(graph, stages, budget)
-    order = table.order()
+        return make_solution(graph, graph.steps, solver=NAME, budget=budget, seconds=time.monotonic() - start)
+    if len(stages) > _MOST_STAGES:
+        raise UnsupportedGraph(
+            f'the chain has {len(stages):,} stages, and its table would be too large beyond {_MOST_STAGES}: use "auto", '
+            '"revolve" if the chain is uniform, or join stages'
+        )
+    try:
+        return _solve(graph, budget, stages, peak, start, start + options.time_limit)
+    except TimeoutError:
+        status = Status.TIME_LIMIT
+    except KeyboardInterrupt:
+        status = Status.INTERRUPTED
+    return stopped(graph, budget, solver=NAME, status=status, seconds=time.monotonic() - start)
+
+
+def _solve(graph: Graph, budget: int, stages: Sequence[Stage], peak: int, start: float, deadline: float) -> Solution:
+    table = ChainTable(graph, stages, budget, deadline=deadline)
+    order, exact = table.order(), table.unit_exact
     if order is None:
-        known = ChainTable(graph, stages, peak).leanest_order()
-        peaks = [peak] if known is None else [peak, simulate(graph, Schedule.from_order(graph, known)).peak]
-        raise infeasible(graph, budget, known_peaks=peaks)
-    cost = math.fsum(graph.nodes[v].cost for v in order)
+        order, exact = ChainTable(graph, stages, peak, deadline=deadline).leanest_order(), False
+        lowest = peak if order is None else min(peak, peak_of(graph, order))
+        if order is None or lowest > budget:
+            raise infeasible(graph, budget, known_peaks=[lowest])
     return make_solution(
         graph,
         order,
-        solver="chain",
+        solver=NAME,
         budget=budget,
-        seconds=time.perf_counter() - start,
-        status=Status.OPTIMAL if table.unit_exact else Status.FEASIBLE,
-        lower_bound=cost if table.unit_exact else None,
+        seconds=time.monotonic() - start,
+        status=Status.OPTIMAL if exact else Status.FEASIBLE,
+        lower_bound=cost_of(graph, order) if exact else None,
         scope=SCOPE,
         notes={"memory": table.rounding},
     )
@@ -103,13 +122,16 @@ def chain_order(graph: Graph, budget: int) -> list[int] | None:
 class ChainTable:
     """The dynamic program for one budget.
 
+    Raises:
+        TimeoutError: if `deadline`, a value of `time.monotonic()`, passes before the table is full.
+
     Attributes:
         unit: bytes per slot of memory.
         unit_exact: whether nothing was rounded.
         rounding: the loss from rounding, in words.
     """
 
-    def __init__(self, graph: Graph, stages: Sequence[Stage], budget: int):
+    def __init__(self, graph: Graph, stages: Sequence[Stage], budget: int, *, deadline: float = math.inf):
         self.graph, self.stages, self.budget = graph, stages, budget
         n = len(stages)
         self._bytes = [0, *(self._charge(stage.outputs) for stage in stages)]  # of a(s)
@@ -125,8 +147,8 @@ class ChainTable:
             if self.unit_exact
             else (f"in units of {self.unit:,} bytes: kept sizes rounded up, which wastes at most {lost:,} bytes")
         )
-        self._advance_cost = [0.0, *(self._cost(stage.advance) for stage in stages)]
-        self._full_cost = [0.0, *(self._cost(stage.full) for stage in stages)]
+        self._advance_cost = [0.0, *(cost_of(self.graph, stage.advance) for stage in stages)]
+        self._full_cost = [0.0, *(cost_of(self.graph, stage.full) for stage in stages)]
         # Peaks of running a stage, with its input counted elsewhere (True) or freed after its last read.
         self._advance_peak = {(k, begins): self._peak(k, False, begins) for k in range(n) for begins in (False, True)}
         self._full_peak = {(k, begins): self._peak(k, True, begins) for k in range(n) for begins in (False, True)}
@@ -134,6 +156,8 @@ class ChainTable:
         self._choice: dict[_Key, list[_Choice | None]] = {}
         for width in range(1, n + 1):
             for i in range(n - width + 1):
+                if time.monotonic() > deadline:
+                    raise TimeoutError
                 self._fill(i, i + width)
 
     def order(self) -> list[int] | None:
@@ -149,15 +173,12 @@ class ChainTable:
     def _charge(self, values: frozenset[int]) -> int:
         return sum(self.graph.nodes[u].charge for u in values)
 
-    def _cost(self, steps: Sequence[int]) -> float:
-        return math.fsum(self.graph.nodes[v].cost for v in steps)
-
     def _peak(self, k: int, full: bool, begins: bool) -> int:
         stage = self.stages[k]
         steps = _union(stage.advance, stage.full) if full else stage.advance
         beside = stage.inputs if begins else frozenset[int]()
         keep = beside | stage.outputs | (stage.saved if full else frozenset())
-        return peak_of(self.graph, steps, live=stage.inputs, keep=keep, ignore=beside)
+        return peak_between(self.graph, steps, live=stage.inputs, keep=keep, ignore=beside)
 
     def _slots_for(self, needed: int) -> int:
         """Fewest slots m that hold this; m slots are m * unit bytes and the remainder of the budget."""
@@ -190,9 +211,9 @@ class ChainTable:
         live = stage.inputs | stage.resident | (stage.saved if held else frozenset())
         ignore = stage.inputs if stays else frozenset[int]()
         kept = stage.leaves | (stage.inputs if stays else frozenset())
-        needed = peak_of(self.graph, steps, live=live, keep=kept, ignore=ignore)
+        needed = peak_between(self.graph, steps, live=live, keep=kept, ignore=ignore)
         start = self._slots_for(needed - (0 if stays else self._charge(stage.inputs)))
-        self._offer(key, start, [self._cost(steps)] * (self.slots + 1 - start), _Choice(0))
+        self._offer(key, start, [cost_of(self.graph, steps)] * (self.slots + 1 - start), _Choice(0))
 
     def _fill_backward_now(self, key: _Key) -> None:
         i, j, held, stays = key
@@ -200,8 +221,8 @@ class ChainTable:
         reads_input = any(u in stage.inputs for b in stage.backward for u in self.graph.nodes[b].deps)
         if reads_input or not (held or (not stage.saved and j < len(self.stages))):
             return
-        needed = peak_of(self.graph, stage.backward, live=stage.saved | stage.resident, keep=stage.leaves)
-        start, cost = self._slots_for(needed), self._cost(stage.backward)
+        needed = peak_between(self.graph, stage.backward, live=stage.saved | stage.resident, keep=stage.leaves)
+        start, cost = self._slots_for(needed), cost_of(self.graph, stage.backward)
         rest = self._cost_of[i, j - 1, False, stays][start:]
         self._offer(key, start, [cost + c for c in rest], _Choice(0))
 
@@ -225,7 +246,7 @@ class ChainTable:
                 steps = _union(stage.advance, stage.full)
                 full = self._full_peak[k - 1, k == i + 1]
                 choice = _Choice(k, True, True, bool(stage.outputs & stage.saved))
-                self._split(key, choice, max(swept, full) + beside, self._all[k], cost + self._cost(steps))
+                self._split(key, choice, max(swept, full) + beside, self._all[k], cost + cost_of(self.graph, steps))
             swept, cost = max(swept, advance), cost + self._advance_cost[k]
 
     def _split(self, key: _Key, choice: _Choice, needed: int, kept: int, cost: float) -> None:

@@ -86,7 +86,7 @@ def view_chain(graph: Graph) -> tuple[Stage, ...]:
     return tuple(stages)
 
 
-def peak_of(
+def peak_between(
     graph: Graph, steps: Sequence[int], *, live: Iterable[int], keep: Iterable[int] = (), ignore: Iterable[int] = ()
 ) -> int:
     """Peak bytes of running steps in order, freeing each value after its last read here.

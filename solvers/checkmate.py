@@ -12,14 +12,14 @@ import math
 import time
 from collections.abc import Sequence
 
-from solvers.bounds import describe_scope, infeasible
+from solvers.bounds import describe_scope, impossible
 from solvers.checkmate_model import CheckmateModel
-from solvers.errors import InfeasibleBudget, UnsupportedGraph
+from solvers.errors import UnsupportedGraph
+from solvers.fallback import stopped
 from solvers.graph import Graph
 from solvers.linear import solve_whole
 from solvers.lp_bound import prove
-from solvers.schedule import Schedule
-from solvers.simulate import simulate
+from solvers.orders import best_fit, cost_of
 from solvers.solution import Options, Solution, Status, make_solution
 from solvers.timeline import Timeline
 
@@ -41,17 +41,18 @@ def solve(graph: Graph, budget: int | None, options: Options, *, backend: str = 
 
     Returns:
         OPTIMAL, or the best of what was found and the starts with the linear bound: the backend's own bound means
-        nothing when time runs out.
+        nothing when time runs out. A start in another order that is cheaper comes back as feasible, with no bound.
 
     Raises:
-        InfeasibleBudget: if nothing fits (proven), or nothing was found in time.
+        InfeasibleBudget: if nothing fits in the given order (proven), or nothing was found in time.
+        KeyboardInterrupt: if it came before any schedule was known.
         UnsupportedGraph: if the program would be too large and no start fits.
     """
     began = time.monotonic()
-    incumbent = best_start(graph, budget, options.starts)
-    if budget is None or (incumbent and simulate(graph, Schedule.from_order(graph, incumbent)).cost <= graph.keep_all_cost):
+    incumbent = best_fit(graph, budget, (graph.steps, *options.starts))
+    if budget is None or (incumbent and cost_of(graph, incumbent) <= graph.keep_all_cost):
         once = incumbent or graph.steps
-        return make_solution(graph, once, solver=NAME, budget=budget, seconds=time.monotonic() - began, scope=SCOPE)
+        return make_solution(graph, once, solver=NAME, budget=budget, seconds=time.monotonic() - began)
     order, status, bound = incumbent, Status.TIME_LIMIT, graph.keep_all_cost
     try:
         starts = [incumbent] if incumbent else []
@@ -63,9 +64,9 @@ def solve(graph: Graph, budget: int | None, options: Options, *, backend: str = 
     except KeyboardInterrupt:
         status = Status.INTERRUPTED
     if order is None:
-        raise infeasible(graph, budget, order="given")
+        return stopped(graph, budget, solver=NAME, status=status, seconds=time.monotonic() - began, order="given")
     if status is Status.OPTIMAL:
-        bound = simulate(graph, Schedule.from_order(graph, order)).cost
+        bound = cost_of(graph, order)
     return make_solution(
         graph,
         order,
@@ -75,37 +76,15 @@ def solve(graph: Graph, budget: int | None, options: Options, *, backend: str = 
         status=status,
         lower_bound=bound,
         scope=SCOPE,
+        given_order=True,
         notes={"backend": backend},
-    )
-
-
-def best_start(graph: Graph, budget: int | None, starts: Sequence[Sequence[int]]) -> Sequence[int] | None:
-    """The cheapest of the starts and of computing everything once that fits; None if none does."""
-    best: tuple[float, Sequence[int]] | None = None
-    for order in (graph.steps, *starts):
-        result = simulate(graph, Schedule.from_order(graph, order))
-        if (budget is None or result.peak <= budget) and (best is None or result.cost < best[0]):
-            best = result.cost, order
-    return best[1] if best else None
-
-
-def impossible(graph: Graph, budget: int) -> InfeasibleBudget:
-    """The error for a budget that a relaxation of the given order's program has excluded."""
-    known = infeasible(graph, budget, order="given")
-    return InfeasibleBudget(
-        budget=budget,
-        minimum=known.minimum,
-        lower_bound=max(known.lower_bound, budget + 1),
-        relative_to=known.relative_to,
-        bottleneck=known.bottleneck,
-        name=known.name,
     )
 
 
 def _search(
     graph: Graph, budget: int, incumbent: Sequence[int] | None, seconds: float, backend: str
 ) -> tuple[Sequence[int] | None, Status]:
-    known = simulate(graph, Schedule.from_order(graph, incumbent)).cost if incumbent else math.inf
+    known = cost_of(graph, incumbent) if incumbent else math.inf
     timeline = Timeline(graph, cap=known - graph.keep_all_cost)
     if CheckmateModel.size(timeline, budget) > MAX_VARIABLES:
         if incumbent:
@@ -123,6 +102,6 @@ def _search(
         return incumbent, Status.OPTIMAL  # nothing is cheaper than the start that the program was cut down with
     best = incumbent
     if outcome.values:
-        best = best_start(graph, budget, [order for order in (model.order(outcome.values), incumbent) if order])
+        best = best_fit(graph, budget, [order for order in (model.order(outcome.values), incumbent) if order])
     interrupted = Status.INTERRUPTED if outcome.interrupted else Status.TIME_LIMIT
     return best, Status.OPTIMAL if outcome.optimal and best is not None else interrupted

@@ -19,12 +19,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from solvers.bounds import describe_scope, infeasible
-from solvers.checkmate import impossible
+from solvers.bounds import describe_scope, impossible
 from solvers.event_model import EventModel
+from solvers.fallback import stopped
 from solvers.graph import Graph
 from solvers.linear import Outcome, solve_relaxation, solve_whole
 from solvers.lp_bound import common_divisor, prove, round_up
+from solvers.orders import keeps_given_order
 from solvers.repair import repair
 from solvers.rounding import THRESHOLDS, round_keeping
 from solvers.schedule import Schedule
@@ -53,26 +54,27 @@ def solve(graph: Graph, budget: int | None, options: Options, *, backend: str = 
         backend: HIGHS or SCIP.
 
     Returns:
-        OPTIMAL, or the best schedule found in time or before an interrupt, with the best bound proven so far.
+        OPTIMAL, or the best schedule found in time or before an interrupt, with the best bound proven so far. A start in
+        another order that is cheaper comes back as feasible, with no bound.
 
     Raises:
-        InfeasibleBudget: if nothing fits (proven), or nothing was found in time.
+        InfeasibleBudget: if nothing fits in the given order (proven), or nothing was found in time.
+        KeyboardInterrupt: if it came before any schedule was known.
     """
     began = time.monotonic()
     if budget is None:
-        return make_solution(graph, graph.steps, solver=NAME, budget=None, seconds=0.0, scope=SCOPE)
+        return make_solution(graph, graph.steps, solver=NAME, budget=None, seconds=0.0)
     search = _Search(graph, budget, options, backend, began)
-    search.offer(graph.steps)
-    for start in options.starts:
-        search.offer(start)
     status = Status.OPTIMAL
-    if search.cost > graph.keep_all_cost:
-        try:
+    try:
+        for start in (graph.steps, *options.starts):
+            search.offer(start)
+        if search.cost > graph.keep_all_cost:
             status = search.run()
-        except KeyboardInterrupt:
-            status = Status.INTERRUPTED
+    except KeyboardInterrupt:
+        status = Status.INTERRUPTED
     if search.best is None:
-        raise infeasible(graph, budget, order="given")
+        return stopped(graph, budget, solver=NAME, status=status, seconds=time.monotonic() - began, order="given")
     return make_solution(
         graph,
         search.best,
@@ -81,7 +83,8 @@ def solve(graph: Graph, budget: int | None, options: Options, *, backend: str = 
         seconds=time.monotonic() - began,
         status=status,
         lower_bound=search.cost if status is Status.OPTIMAL else search.bound,
-        scope=SCOPE if _in_order(graph, search.best) else f"{SCOPE}; the schedule itself is a start in another order",
+        scope=SCOPE,
+        given_order=True,
         notes={"backend": backend, "rounds": str(search.rounds), "events": str(len(search.events))},
     )
 
@@ -143,7 +146,7 @@ class _Search:
             timeline = Timeline(self.graph, cap=self.cost - self.graph.keep_all_cost, closed=True)
             model = EventModel(timeline, max(1, self.budget - self.margin), self.events, self.detailed)
             fixed = self._relax(model)
-            hint = model.point(self.best) if self.best is not None and _in_order(self.graph, self.best) else {}
+            hint = model.point(self.best) if self.best is not None and keeps_given_order(self.graph, self.best) else {}
             if self.proven():
                 break
             outcome = solve_whole(model.program, seconds=self._slice(), backend=self._backend(), hint=hint, fixed=fixed)
@@ -223,8 +226,3 @@ class _Search:
                 self.events.update((stage,) if first else (stage - 1, stage))
             stage += first
         return len(self.events) + len(self.detailed) > before
-
-
-def _in_order(graph: Graph, order: Sequence[int]) -> bool:
-    """Whether first computations keep the given order."""
-    return tuple(dict.fromkeys(order)) == graph.steps

@@ -102,7 +102,10 @@ class Graph:
 
     @cached_property
     def keep_all_cost(self) -> float:
-        """Cost of computing every node once."""
+        """Cost of computing every node once.
+
+        Also nodes that nobody needs: `simulate` lets a schedule leave them out, but no solver does, and bounds count them.
+        """
         return math.fsum(node.cost for node in self.nodes)
 
     def step_of(self, node: int) -> int:

@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 from solvers.bounds import infeasible, minimum_budget
 from solvers.errors import InfeasibleBudget
 from solvers.eviction import Eviction, Neighbourhood, Rule
+from solvers.fallback import stopped
 from solvers.graph import Graph
+from solvers.orders import cost_of, peak_of
 from solvers.reorder import lean_orders
 from solvers.repair import improve, repair
-from solvers.schedule import Schedule
-from solvers.simulate import simulate
 from solvers.solution import Options, Progress, Solution, Status, make_solution
 from solvers.trim import trim
 
@@ -44,6 +44,7 @@ RULES: tuple[Rule, ...] = (
 _REORDERINGS = 60
 _RESTARTS = 24
 _IMPROVEMENTS = 600  # rounds of large-neighbourhood search
+_ROUNDS_PER_WORK = 20  # of these, for each unit of a work limit
 _COMPUTATIONS_PER_NODE = 30
 _BISECTIONS = 8
 
@@ -82,12 +83,15 @@ def greedy_order(
 def solve(graph: Graph, budget: int | None, options: Options) -> Solution:
     """The best schedule that any rule, or a random mixture of rules, finds within the time limit.
 
+    With a work limit no clock decides what is tried: all rules, then a number of improvements in proportion to that limit.
+
     Raises:
         InfeasibleBudget: if no rule finds a schedule; `proven` tells whether there is none.
+        KeyboardInterrupt: if it came before any schedule was known.
     """
     start = time.monotonic()
     given = list(graph.steps)
-    if budget is None or _peak(graph, given) <= budget:
+    if budget is None or peak_of(graph, given) <= budget:
         return make_solution(graph, given, solver="greedy", budget=budget, seconds=time.monotonic() - start)
     if budget < minimum_budget(graph).bytes:
         raise _infeasible(graph, budget, given, start + options.time_limit)
@@ -96,7 +100,7 @@ def solve(graph: Graph, budget: int | None, options: Options) -> Solution:
         status = search.run()
     except KeyboardInterrupt:
         if search.best is None:
-            raise
+            return stopped(graph, budget, solver="greedy", status=Status.INTERRUPTED, seconds=time.monotonic() - start)
         status = Status.INTERRUPTED
     if search.best is None:
         raise _infeasible(graph, budget, search.bases[0], start + options.time_limit)
@@ -119,18 +123,20 @@ class _Search:
 
     def run(self) -> Status:
         graph, budget, rng = self.graph, self.budget, random.Random(self.options.seed)
-        deadline = self.start + self.options.time_limit
+        deadline, rounds = self.start + self.options.time_limit, _IMPROVEMENTS
+        if self.options.work_limit is not None:
+            rounds = min(rounds, math.ceil(_ROUNDS_PER_WORK * self.options.work_limit))
         for start in self.options.starts:
-            if _peak(graph, list(start)) <= budget:
+            if peak_of(graph, start) <= budget:
                 self._offer(trim(graph, start, budget), "a given start")
         given = list(graph.steps)
-        lean = lean_orders(graph, rng=rng, tries=_REORDERINGS, deadline=self.start + self.options.time_limit / 10)
+        lean = lean_orders(graph, rng=rng, tries=_REORDERINGS, deadline=self._moment(1 / 10))
         self.bases = [*(order for order in lean if order != given), given]
-        if _peak(graph, lean[0]) <= budget:
+        if peak_of(graph, lean[0]) <= budget:
             self._offer(lean[0], "reordering alone")
             return Status.FEASIBLE
         # Half of the time at most goes to construction, so that some is left for improvement.
-        middle = self.start + self.options.time_limit / 2
+        middle = self._moment(1 / 2)
         for name, attempt in self._attempts(rng, middle):
             if time.monotonic() > (middle if self.best is not None else deadline):
                 break
@@ -138,9 +144,13 @@ class _Search:
             if order is not None:
                 self._offer(order, name)
         if self.best is not None and time.monotonic() < deadline:
-            better = improve(graph, self.best, budget, rng=rng, rounds=_IMPROVEMENTS, deadline=deadline)
+            better = improve(graph, self.best, budget, rng=rng, rounds=rounds, deadline=deadline)
             self._offer(better, f"{self.found_by}, improved")
         return Status.TIME_LIMIT if time.monotonic() > deadline else Status.FEASIBLE
+
+    def _moment(self, share: float) -> float:
+        """The end of a share of the time limit, or all of it if the run is to be repeatable."""
+        return self.start + self.options.time_limit * (share if self.options.work_limit is None else 1.0)
 
     def _attempts(self, rng: random.Random, middle: float) -> Iterator[tuple[str, Callable[[], list[int] | None]]]:
         def evict(rule: Rule, base: list[int], seed: int) -> list[int] | None:
@@ -163,7 +173,7 @@ class _Search:
             yield f"random mixture {k}", lambda rule=rule, base=base, seed=seed: evict(rule, base, seed)  # type: ignore[misc]
 
     def _offer(self, order: list[int], name: str) -> None:
-        cost = math.fsum(self.graph.nodes[v].cost for v in order)
+        cost = cost_of(self.graph, order)
         if cost < self.cost:
             self.best, self.cost, self.found_by = order, cost, name
             if self.options.progress is not None:
@@ -183,21 +193,14 @@ def _mixture(rng: random.Random) -> Rule:
     )
 
 
-def _peak(graph: Graph, order: list[int]) -> int:
-    return simulate(graph, Schedule.from_order(graph, order)).peak
-
-
 def _infeasible(graph: Graph, budget: int, base: list[int], deadline: float) -> InfeasibleBudget:
     """The error, with the smallest budget that the first rules reach by bisection."""
-    low, high = max(budget, minimum_budget(graph).bytes - 1), _peak(graph, base)
+    low, high = max(budget, minimum_budget(graph).bytes - 1), peak_of(graph, base)
     for _ in range(_BISECTIONS):
         if high - low <= max(1, high // 200) or time.monotonic() > deadline:
             break
         middle = (low + high) // 2
         runs = (greedy_order(graph, middle, rule, base=base, deadline=deadline) for rule in RULES[:3])
-        order = next(filter(None, runs), None)
-        if order is None:
-            low = middle
-        else:
-            high = _peak(graph, order)
+        # Not the peak of what was found, which may be lower: for that budget a rule might get stuck.
+        low, high = (low, middle) if any(runs) else (middle, high)
     return infeasible(graph, budget, known_peaks=[high])

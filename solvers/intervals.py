@@ -23,12 +23,12 @@ from dataclasses import replace
 
 from solvers import bounds
 from solvers.errors import InfeasibleBudget
+from solvers.fallback import stopped
 from solvers.graph import Graph
 from solvers.intervals_lns import improve
 from solvers.intervals_search import Search
+from solvers.orders import best_fit, keeps_given_order
 from solvers.renumber import Renumbered, first_computations
-from solvers.schedule import Schedule
-from solvers.simulate import simulate
 from solvers.solution import Options, Solution, Status, make_solution
 
 EVERY_MOMENT = 6000
@@ -47,6 +47,7 @@ def solve(graph: Graph, budget: int | None, options: Options, *, copies: int | N
 
     Raises:
         InfeasibleBudget: if nothing fits, or nothing that fits was found; its `proven` says which.
+        KeyboardInterrupt: if it came before any schedule was known.
         ValueError: if copies is below 1.
     """
     if copies is not None and copies < 1:
@@ -71,14 +72,8 @@ def solve(graph: Graph, budget: int | None, options: Options, *, copies: int | N
 
 def _base_order(graph: Graph, budget: int | None, options: Options) -> tuple[int, ...] | None:
     """First computations of the cheapest start that fits, or None if they are in the given order."""
-    best: tuple[float, tuple[int, ...]] | None = None
-    for start in (graph.steps, *options.starts):
-        result = simulate(graph, Schedule.from_order(graph, start))
-        if budget is None or result.peak <= budget:
-            firsts = first_computations(start)
-            if best is None or result.cost < best[0]:
-                best = (result.cost, firsts)
-    return None if best is None or best[1] == graph.steps else best[1]
+    best = best_fit(graph, budget, (graph.steps, *options.starts))
+    return None if best is None or keeps_given_order(graph, best) else first_computations(best)
 
 
 def _solve(graph: Graph, budget: int | None, options: Options, copies: int | None) -> Solution:
@@ -89,12 +84,13 @@ def _solve(graph: Graph, budget: int | None, options: Options, copies: int | Non
     if search.cost <= graph.keep_all_cost:
         return _solution(search, Status.OPTIMAL, budget, "any schedule")
     try:
-        _explore(search)
+        if not search.interrupted:
+            _explore(search)
     except KeyboardInterrupt:
         search.interrupted = True
     if search.order is None:
         if search.interrupted:
-            raise KeyboardInterrupt
+            return stopped(graph, search.budget, solver="intervals", status=Status.INTERRUPTED, seconds=search.seconds)
         raise _infeasible(search)
     if search.closed:
         return _solution(search, Status.OPTIMAL, budget, search.scope)
@@ -127,6 +123,7 @@ def _solution(search: Search, status: Status, budget: int | None, scope: str) ->
         status=status,
         lower_bound=search.lower_bound,
         scope=scope,
+        given_order=True,
     )
 
 

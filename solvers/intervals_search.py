@@ -12,9 +12,8 @@ from solvers.cpsat import Limits, Outcome, run
 from solvers.graph import Graph
 from solvers.greedy import RULES, greedy_order
 from solvers.intervals_model import IntervalModel, Slot
+from solvers.orders import cost_of, peak_of
 from solvers.prune import Event, count_moments, events_of, every_moment, useful_moments
-from solvers.schedule import Schedule
-from solvers.simulate import simulate
 from solvers.solution import Options, Progress
 from solvers.trim import trim
 from solvers.units import Units
@@ -59,7 +58,11 @@ class Search:
         self.allowed_copies = _COPIES if copies is None else copies
         self.most_copies = _MOST_COPIES if copies is None else copies
         self.complete = count_moments(graph) <= most_moments
-        self._starts = [self._offer(order) for order in (graph.steps, *options.starts)]
+        self._starts: list[Sequence[int]] = [graph.steps]
+        try:
+            self._starts = [self._offer(order) for order in (graph.steps, *options.starts)]
+        except KeyboardInterrupt:  # of the progress callback
+            self.interrupted = True
 
     def prepare(self, *, greedy: bool) -> None:
         """Chooses the schedule to start from, and with it the moments and units of all models.
@@ -74,7 +77,7 @@ class Search:
         moments = every_moment(graph) if self.complete else useful_moments(graph)
         self.moments = moments.with_events(staged)
         self.current = sorted(self.moments.rank[event] for event in staged)
-        self.excess = max(0, self._peak([v for *_, v in staged]) - self.budget)
+        self.excess = max(0, peak_of(self.graph, [v for *_, v in staged]) - self.budget)
         self.units = Units.of(graph, self.budget, len(self.moments.events) + 1)
         self._set_copies()
 
@@ -183,7 +186,7 @@ class Search:
             events = events_of(graph, order)
             if events is not None:
                 staged = [v for *_, v in events]
-                rank = (max(0, self._peak(staged) - self.budget), self._cost(staged), events)
+                rank = (max(0, peak_of(self.graph, staged) - self.budget), cost_of(self.graph, staged), events)
                 best = rank if best is None else min(best, rank)
         assert best is not None  # keeping everything is always among the starts
         return best[2]
@@ -207,13 +210,13 @@ class Search:
 
     def _offer(self, order: Sequence[int]) -> Sequence[int]:
         """Takes an order as the best one if it fits and is cheaper; returns it without unnecessary recomputations."""
-        peak = self._peak(order)
+        peak = peak_of(self.graph, order)
         self.peaks.append(peak)
         if peak > self.budget:
             return order
         order = trim(self.graph, order, self.budget)
-        if self._cost(order) < self.cost:
-            self.order, self.cost = order, self._cost(order)
+        if cost_of(self.graph, order) < self.cost:
+            self.order, self.cost = order, cost_of(self.graph, order)
             self.report()
         return order
 
@@ -251,12 +254,12 @@ class Search:
     def _take(self, events: Sequence[int]) -> None:
         """Makes a solution of a model the current schedule if it is better."""
         order: Sequence[int] = self.moments.order(events)
-        excess = max(0, self._peak(order) - self.budget)
+        excess = max(0, peak_of(self.graph, order) - self.budget)
         if not excess:
             longer, order = zip(events, order, strict=True), self._offer(order)
             events = [next(k for k, w in longer if w == v) for v in order]  # the order is what is left of the longer one
-        now = self._cost(self.moments.order(self.current))
-        if (excess, self._cost(order)) < (self.excess, now):
+        now = cost_of(self.graph, self.moments.order(self.current))
+        if (excess, cost_of(self.graph, order)) < (self.excess, now):
             self.current, self.excess = list(events), excess
 
     def _report_whole(self, objective: float | None, bound: float) -> None:
@@ -278,9 +281,3 @@ class Search:
     def _repeated(self, order: Sequence[int]) -> int:
         """Cost units of all computations but the first of each step."""
         return sum(self.units.cost[v] for v in order) - sum(self.units.cost)
-
-    def _cost(self, order: Sequence[int]) -> float:
-        return math.fsum(self.graph.nodes[v].cost for v in order)
-
-    def _peak(self, order: Sequence[int]) -> int:
-        return simulate(self.graph, Schedule.from_order(self.graph, order)).peak

@@ -6,8 +6,7 @@ import time
 
 from solvers.bounds import infeasible
 from solvers.graph import Graph
-from solvers.schedule import Schedule
-from solvers.simulate import simulate
+from solvers.orders import peak_of
 from solvers.solution import Options, Solution, make_solution
 
 
@@ -20,7 +19,7 @@ def solve(graph: Graph, budget: int | None, options: Options) -> Solution:
     del options
     began = time.perf_counter()
     order = graph.steps
-    peak = simulate(graph, Schedule.from_order(graph, order)).peak
+    peak = peak_of(graph, order)
     if budget is not None and peak > budget:
         raise infeasible(graph, budget, known_peaks=[peak])
     return make_solution(graph, order, solver="keep_all", budget=budget, seconds=time.perf_counter() - began)

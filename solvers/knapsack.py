@@ -14,16 +14,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import islice
 
 from ortools.algorithms.python.knapsack_solver import KnapsackSolver, SolverType  # type: ignore[import-untyped]
 
 from solvers.bounds import infeasible
+from solvers.fallback import stopped
 from solvers.graph import Graph
 from solvers.min_cut import min_cut, saved_bytes
-from solvers.schedule import Schedule
+from solvers.orders import cost_of, peak_of
 from solvers.segments import Forward
-from solvers.simulate import simulate
 from solvers.solution import Options, Progress, Solution, Status, make_solution
 from solvers.trim import trim
 
@@ -32,6 +33,7 @@ _PROBES = 10
 _QUANTA = 500
 _COST_STEPS = 1 << 40
 _EXACT_SECONDS = 1.0
+_ORDERS_PER_WORK = 20  # how many are looked at for each unit of a work limit
 
 Knapsack = Callable[[Sequence[float], Sequence[int], int], list[int]]
 
@@ -137,23 +139,26 @@ def save_set(forward: Forward, capacity: int, knapsack: Knapsack, *, level: floa
 def solve(graph: Graph, budget: int | None, options: Options) -> Solution:
     """The cheapest order over all knapsacks and save-sets whose simulated peak fits.
 
+    With a work limit a number of orders in proportion to it is looked at, without branch and bound, which is limited by time.
+
     Raises:
         UnsupportedGraph: if the graph has no forward and backward pass.
         InfeasibleBudget: if none fits; `proven` tells whether none can.
+        KeyboardInterrupt: if it came before any was known to fit.
     """
     start = time.monotonic()
     forward = Forward.of(graph)
     given = list(graph.steps)
-    peaks = [simulate(graph, Schedule.from_order(graph, given)).peak]
+    peaks = [peak_of(graph, given)]
     best, best_cost, found_by, status = (given, graph.keep_all_cost, "keep all", Status.FEASIBLE)
     if budget is not None and peaks[0] > budget:
         best_cost = math.inf
         try:
-            for name, order, peak in _search(forward, budget):
+            for name, order, peak in _search(forward, budget, options.work_limit):
                 peaks.append(peak)
                 if peak <= budget:
                     order = trim(graph, order, budget)
-                    cost = math.fsum(graph.nodes[v].cost for v in order)
+                    cost = cost_of(graph, order)
                     if cost < best_cost:
                         best, best_cost, found_by = order, cost, name
                         if options.progress is not None:
@@ -164,7 +169,8 @@ def solve(graph: Graph, budget: int | None, options: Options) -> Solution:
                     break
         except KeyboardInterrupt:
             if math.isinf(best_cost):
-                raise
+                seconds = time.monotonic() - start
+                return stopped(graph, budget, solver="knapsack", status=Status.INTERRUPTED, seconds=seconds)
             status = Status.INTERRUPTED
         if math.isinf(best_cost):
             raise infeasible(graph, budget, known_peaks=peaks)
@@ -172,18 +178,26 @@ def solve(graph: Graph, budget: int | None, options: Options) -> Solution:
     return make_solution(graph, best, solver="knapsack", budget=budget, seconds=seconds, status=status, notes=notes)
 
 
-def _search(forward: Forward, budget: int) -> Iterator[tuple[str, list[int], int]]:
+def _search(forward: Forward, budget: int, work_limit: float | None) -> Iterator[tuple[str, list[int], int]]:
+    """Orders with their peaks, as many as the limit allows."""
+    if work_limit is None:
+        return _bisections(forward, budget, KNAPSACKS)
+    repeatable = {name: knapsack for name, knapsack in KNAPSACKS.items() if knapsack is not exactly}
+    return islice(_bisections(forward, budget, repeatable), math.ceil(_ORDERS_PER_WORK * work_limit))
+
+
+def _bisections(forward: Forward, budget: int, knapsacks: Mapping[str, Knapsack]) -> Iterator[tuple[str, list[int], int]]:
     """Orders with their peaks: per level, knapsack and way to recompute, a bisection over the saved bytes."""
     graph = forward.graph
     most = sum(saved_bytes(graph, v) for v in forward.steps)
     for level in _LEVELS:
-        for name, knapsack in KNAPSACKS.items():
+        for name, knapsack in knapsacks.items():
             for keep in (True, False):
                 low, high = 0, most
                 for probe in range(_PROBES):
                     capacity = 0 if probe == 0 else (low + high) // 2
                     order = recompute_order(forward, save_set(forward, capacity, knapsack, level=level), keep=keep)
-                    peak = simulate(graph, Schedule.from_order(graph, order)).peak
+                    peak = peak_of(graph, order)
                     how = "kept" if keep else "dropped after each read"
                     yield f"{name} at {capacity:,} bytes, level {level}, recomputed values {how}", order, peak
                     if peak <= budget:

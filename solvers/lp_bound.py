@@ -20,8 +20,7 @@ from fractions import Fraction
 from solvers.event_model import EventModel
 from solvers.graph import Graph
 from solvers.linear import Outcome, Program, solve_relaxation
-from solvers.schedule import Schedule
-from solvers.simulate import simulate
+from solvers.orders import best_fit, cost_of
 from solvers.solution import Options
 from solvers.timeline import Timeline
 
@@ -68,7 +67,8 @@ def lp_bound(graph: Graph, budget: int | None, options: Options, *, backend: str
 def prove(graph: Graph, budget: int | None, options: Options, *, backend: str = "GLOP", negligible: int = 0) -> Bound:
     """`lp_bound` with what it rests on. Values of at most `negligible` bytes are taken to be free, which keeps it valid."""
     deadline = time.monotonic() + options.time_limit
-    known = cost_of_best_start(graph, budget, options.starts)
+    start = best_fit(graph, budget, options.starts)
+    known = math.inf if start is None else cost_of(graph, start)
     floor = graph.keep_all_cost
     timeline = Timeline(graph, cap=known - floor, negligible=negligible)
     candidates = [] if budget is None else [p for p, most in enumerate(timeline.most) if most > budget]
@@ -123,12 +123,6 @@ def spread(candidates: Sequence[int], count: int) -> list[int]:
     if len(candidates) <= count:
         return list(candidates)
     return sorted({candidates[i * len(candidates) // count] for i in range(count)})
-
-
-def cost_of_best_start(graph: Graph, budget: int | None, starts: Sequence[Sequence[int]]) -> float:
-    """Cost of the cheapest start that fits the budget; infinite if none does."""
-    results = (simulate(graph, Schedule.from_order(graph, start)) for start in starts)
-    return min((result.cost for result in results if budget is None or result.peak <= budget), default=math.inf)
 
 
 def common_divisor(timeline: Timeline) -> float:

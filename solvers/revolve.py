@@ -23,8 +23,7 @@ import time
 from solvers.bounds import infeasible
 from solvers.errors import UnsupportedGraph
 from solvers.graph import Graph, training_chain
-from solvers.schedule import Schedule
-from solvers.simulate import simulate
+from solvers.orders import cost_of, peak_of
 from solvers.solution import Options, Solution, Status, make_solution
 
 
@@ -109,10 +108,9 @@ def solve(graph: Graph, budget: int | None, options: Options) -> Solution:
     size = graph.nodes[0].size
     slots = layers if budget is None or not size else max(1, min(layers, budget // size - 3))
     order = revolve_order(layers, slots)
-    peak = simulate(graph, Schedule.from_order(graph, order)).peak
+    peak = peak_of(graph, order)
     if budget is not None and peak > budget:  # only with one slot, and nothing needs less
         raise infeasible(graph, budget, known_peaks=[peak])
-    total = math.fsum(graph.nodes[v].cost for v in order)
     return make_solution(
         graph,
         order,
@@ -120,7 +118,7 @@ def solve(graph: Graph, budget: int | None, options: Options) -> Solution:
         budget=budget,
         seconds=time.perf_counter() - start,
         status=Status.OPTIMAL,
-        lower_bound=total,
+        lower_bound=cost_of(graph, order),
         notes={"slots": str(slots)},
     )
 

@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from solvers.bounds import describe_scope, infeasible
-from solvers.checkmate import best_start, impossible
+from solvers.bounds import describe_scope, impossible, infeasible
 from solvers.event_model import EventModel
+from solvers.fallback import stopped
 from solvers.graph import Graph
 from solvers.linear import solve_relaxation
 from solvers.lp_bound import Bound, prove, spread
-from solvers.schedule import Schedule
-from solvers.simulate import simulate
+from solvers.orders import best_fit, cost_of, peak_of
 from solvers.solution import Options, Progress, Solution, Status, make_solution
 from solvers.timeline import ALWAYS, Timeline
 
@@ -46,14 +45,15 @@ def solve(graph: Graph, budget: int | None, options: Options) -> Solution:
         A schedule with the linear bound on the given order; OPTIMAL where the two meet.
 
     Raises:
-        InfeasibleBudget: if the relaxation proves that nothing fits, or if no rounded schedule does.
+        InfeasibleBudget: if the relaxation proves that nothing fits in the given order, or if no rounded schedule does.
+        KeyboardInterrupt: if it came before any schedule was known.
     """
     began = time.monotonic()
     deadline = began + options.time_limit
-    best = best_start(graph, budget, options.starts)
+    best = best_fit(graph, budget, (graph.steps, *options.starts))
     bound, status = graph.keep_all_cost, Status.FEASIBLE
-    peaks = [simulate(graph, Schedule.from_order(graph, graph.steps)).peak]
-    if budget is not None and (best is None or _cost(graph, best) > graph.keep_all_cost):
+    peaks = [peak_of(graph, graph.steps)]
+    if budget is not None and (best is None or cost_of(graph, best) > graph.keep_all_cost):
         try:
             starts = [best] if best is not None else []
             proof = prove(graph, budget, Options(time_limit=_BOUND_SHARE * options.time_limit, starts=starts))
@@ -61,26 +61,29 @@ def solve(graph: Graph, budget: int | None, options: Options) -> Solution:
                 raise impossible(graph, budget)
             bound = proof.cost
             for order in _rounded(graph, budget, proof, deadline):
-                result = simulate(graph, Schedule.from_order(graph, order))
-                peaks.append(result.peak)
-                if result.peak <= budget and (best is None or result.cost < _cost(graph, best)):
+                peaks.append(peak_of(graph, order))
+                if peaks[-1] <= budget and (best is None or cost_of(graph, order) < cost_of(graph, best)):
                     best = order
                     if options.progress is not None:
-                        options.progress(Progress(NAME, time.monotonic() - began, result.cost, bound))
+                        options.progress(Progress(NAME, time.monotonic() - began, cost_of(graph, best), bound))
             status = Status.TIME_LIMIT if time.monotonic() > deadline else Status.FEASIBLE
         except KeyboardInterrupt:
             status = Status.INTERRUPTED
-    if best is None:
-        raise infeasible(graph, budget or 0, known_peaks=peaks, order="given")
+    if best is None and budget is not None:
+        if status is Status.FEASIBLE:
+            raise infeasible(graph, budget, known_peaks=peaks, order="given")
+        seconds = time.monotonic() - began
+        return stopped(graph, budget, solver=NAME, status=status, seconds=seconds, known_peaks=peaks, order="given")
     return make_solution(
         graph,
-        best,
+        best or graph.steps,
         solver=NAME,
         budget=budget,
         seconds=time.monotonic() - began,
         status=status,
         lower_bound=bound,
         scope=describe_scope("given"),
+        given_order=True,
     )
 
 
@@ -97,7 +100,7 @@ def _rounded(graph: Graph, budget: int, proof: Bound, deadline: float) -> Iterat
         fits = False
         for threshold in THRESHOLDS:
             order = model.order(round_keeping(model, outcome.values, threshold))
-            fits |= simulate(graph, Schedule.from_order(graph, order)).peak <= budget
+            fits |= peak_of(graph, order) <= budget
             yield order
         if fits:
             return
@@ -110,7 +113,3 @@ def round_keeping(model: EventModel, values: tuple[float, ...], threshold: float
         if j != ALWAYS:
             rounded[j] = float(values[j] >= threshold or not model.timeline.again[u])
     return rounded
-
-
-def _cost(graph: Graph, order: Sequence[int]) -> float:
-    return math.fsum(graph.nodes[v].cost for v in order)

@@ -9,8 +9,11 @@ from enum import Enum
 
 from solvers.errors import SolverError
 from solvers.graph import Graph
+from solvers.orders import keeps_given_order
 from solvers.schedule import Schedule
 from solvers.simulate import simulate
+
+ANY_SCHEDULE = "any schedule"
 
 
 class Status(Enum):
@@ -38,7 +41,9 @@ class Options:
 
     Attributes:
         time_limit: seconds of wall-clock time.
-        work_limit: CP-SAT deterministic time; with it a run is repeatable for a fixed seed.
+        work_limit: CP-SAT deterministic time; with it a run is repeatable for a fixed seed as long as `time_limit` is not
+            reached. `greedy` and `knapsack` derive numbers of attempts from it. The linear backends (`events`, `checkmate`,
+            `rounding`, `lp_bound`) know only the clock: their runs are repeatable where they end by themselves.
         seed: seed of every random choice.
         workers: threads for parallel search; None for as many as there are cores.
         starts: orders known to be valid, to start from.
@@ -66,7 +71,7 @@ class Solution:
         peak_total: its peak with the caller's buffers counted.
         keep_all_cost: cost of computing each node once.
         lower_bound: no schedule within the budget costs less, relative to `scope`.
-        scope: what the bound (and OPTIMAL) refers to.
+        scope: the class of schedules that the bound (and OPTIMAL) speaks of.
         budget: bytes asked for; None if none was.
         seconds: time spent.
         notes: further facts, such as which part of a portfolio gave what.
@@ -105,12 +110,26 @@ def make_solution(
     seconds: float,
     status: Status = Status.FEASIBLE,
     lower_bound: float | None = None,
-    scope: str = "any schedule",
+    scope: str = ANY_SCHEDULE,
+    given_order: bool = False,
     notes: dict[str, str] | None = None,
 ) -> Solution:
     """Simulates an order and wraps it up.
 
     A schedule that costs no more than its bound, or than computing each node once, is optimal whatever the solver says.
+
+    Args:
+        graph: the graph.
+        order: the computations.
+        solver: who found it.
+        budget: bytes, or None.
+        seconds: time spent.
+        status: what the solver says.
+        lower_bound: proven total cost; None for that of computing each node once.
+        scope: what the bound speaks of.
+        given_order: whether that is schedules in the given order only. If `order` is another one (that of a start, say), bound
+            and status prove nothing about it: it is returned as feasible among all schedules, and the bound goes to the notes.
+        notes: further facts.
 
     Raises:
         InvalidSchedule: if the order is not valid.
@@ -121,6 +140,10 @@ def make_solution(
     if budget is not None and result.peak > budget:
         raise SolverError(f"{solver} returned a schedule that peaks at {result.peak:,} bytes, above the budget of {budget:,}")
     floor = graph.keep_all_cost
+    if given_order and not keeps_given_order(graph, schedule.order):
+        if lower_bound is not None and lower_bound > floor:
+            notes = {**(notes or {}), f"bound for {scope}": f"{lower_bound:.10g}"}
+        status, lower_bound, scope = Status.FEASIBLE if status is Status.OPTIMAL else status, None, ANY_SCHEDULE
     bound = floor if lower_bound is None else min(max(lower_bound, floor), result.cost)
     if result.cost <= floor or math.isclose(result.cost, bound, rel_tol=1e-9):
         status, bound = Status.OPTIMAL, result.cost

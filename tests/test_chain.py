@@ -60,6 +60,8 @@ def test_never_better_than_the_optimum_and_never_above_the_budget(graph: Graph, 
     try:
         solution = solve(graph, budget, Options())
     except InfeasibleBudget as error:
+        assert error.minimum > budget
+        assert solve(graph, error.minimum, Options()).peak <= error.minimum
         if error.proven:
             with pytest.raises(InfeasibleBudget):
                 brute_force(graph, budget, order="given")

@@ -46,6 +46,7 @@ def test_between_the_optimum_and_the_budget(graph: Graph, share: float) -> None:
     try:
         solution = solve(graph, budget, QUICK)
     except InfeasibleBudget as error:
+        assert error.minimum > budget
         if error.proven:
             with pytest.raises(InfeasibleBudget):
                 brute_force(graph, budget, order="any")
