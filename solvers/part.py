@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from solvers.errors import InfeasibleBudget, SolverError
+from solvers.errors import InfeasibleBudget, SolverError, UnsupportedGraph
 from solvers.graph import Graph
 from solvers.solution import Options, Progress, Solution
 
@@ -147,6 +147,8 @@ def run_here(name: str, graph: Graph, budget: int, options: Options) -> Answer:
         return _answer_of(find_solver(name)(graph, budget, options))
     except InfeasibleBudget as error:
         return Answer(None, -math.inf, "", "proven infeasible" if error.proven else "nothing found", error)
+    except UnsupportedGraph:
+        return Answer(None, -math.inf, "", "not for such graphs")
     except SolverError as error:
         return Answer(None, -math.inf, "", f"{type(error).__name__}: {error}")
 

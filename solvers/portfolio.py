@@ -4,8 +4,8 @@
    caller's starts, repaired where they exceed the budget.
 2. On a small graph, a short run of `intervals`, which often ends it there.
 3. In child processes (`team`), as many as there are workers: `chain` where the graph is one, the searches of `greedy` and
-   `knapsack`, then `events` and `intervals` from the best few schedules. On a small graph these two come first. Whoever
-   proves the best schedule optimal ends all of it. With one worker they take turns.
+   `knapsack` and a first try of `events`, then `events` and `intervals` from the best few schedules. On a small graph these
+   two come first. Whoever proves the best schedule optimal ends all of it. With one worker they take turns.
 
 The exact solvers keep to one order of first computations: that of the best schedule at that moment, or the given one if a
 schedule in it costs no more. `events` first takes small values to be free, so that its bound holds for the whole problem;
@@ -49,10 +49,11 @@ CLASSIC = ("sqrt", "chen", "recursive")
 _SMALL = 120  # steps; a graph for which a short exact run is worth a try
 _SMALL_SECONDS, _SMALL_SHARE = 3.0, 0.1
 _QUICK_SHARE = 0.02  # of the time limit, for each quick step
+_NO_TIME = 1.0  # seconds in which no part is worth starting
 _IMPROVEMENTS = 60  # rounds of greedy improvement under a work limit
 
 _INTERVALS = Job("intervals", 1.0, exact=True, all_workers=True)
-_HEURISTIC = (Job("greedy", 0.12), Job("knapsack", 0.06))
+_GREEDY, _KNAPSACK = Job("greedy", 0.12), Job("knapsack", 0.06)
 _EVENTS = Job("events", 1.0, exact=True, scope=describe_scope("given"))
 _EXACT = (replace(_EVENTS, small="free"), replace(_INTERVALS, small="kept"), _EVENTS)
 _EXACT_IN_TURN = (replace(_INTERVALS, small="kept", share=0.4), replace(_EVENTS, small="free", share=0.4), _EVENTS)
@@ -82,8 +83,12 @@ def solve(graph: Graph, budget: int | None, options: Options) -> Solution:
 
 def _jobs(graph: Graph, workers: int) -> list[Job]:
     """What to run, in the order in which it is started."""
-    exact = _EXACT if workers > 1 else _EXACT_IN_TURN
-    jobs = [*exact, *_HEURISTIC] if len(graph.steps) <= _SMALL and workers > 1 else [*_HEURISTIC, *exact]
+    if workers == 1:
+        jobs = [_GREEDY, _KNAPSACK, *_EXACT_IN_TURN]
+    elif len(graph.steps) <= _SMALL:
+        jobs = [*_EXACT, _GREEDY, _KNAPSACK]
+    else:  # events beside greedy may end it at once; if not, it begins anew with what greedy found
+        jobs = [_GREEDY, replace(_EXACT[0], share=0.1), _KNAPSACK, *_EXACT]
     try:
         view_chain(graph)
     except UnsupportedGraph:
@@ -115,13 +120,14 @@ class _Search:
     def run(self) -> None:
         """All parts, until something is proven or time is over."""
         self.try_classic()
-        if self.budget < minimum_budget(self.graph).bytes:
+        if self.budget < (floor := minimum_budget(self.graph).bytes):
+            if min(self.pool.peaks) > floor:
+                self.find_smallest_budget()
             return
         self.try_starts()
         self.try_quick_greedy()
-        floor = cost_floor(self.graph, self.budget)
-        if math.isfinite(floor):
-            self.claim(floor, describe_scope("given"), self.graph.steps, "knapsack of the fullest moments")
+        if math.isfinite(least := cost_floor(self.graph, self.budget)):
+            self.claim(least, describe_scope("given"), self.graph.steps, "knapsack of the fullest moments")
         if not self.done and self.repeatable:
             self.take_turns()
         if not self.done and not self.repeatable and len(self.graph.steps) <= _SMALL:
@@ -142,6 +148,11 @@ class _Search:
         for name in CLASSIC:
             if self.left > 0:
                 self._run_here(Job(name, 1.0), Options(time_limit=limit, seed=self.options.seed))
+
+    def find_smallest_budget(self) -> None:
+        """Looks for the smallest budget that works: greedy reports the lowest peak that it reaches."""
+        limit = math.inf if self.repeatable else min(self.left, max(1.0, 2 * _QUICK_SHARE * self.options.time_limit))
+        self._run_here(Job("greedy", 1.0), Options(time_limit=limit, seed=self.options.seed))
 
     def try_starts(self) -> None:
         """The caller's orders, repaired where they exceed the budget."""
@@ -251,15 +262,21 @@ class _Search:
             raise self.pool.error()
         notes = {"schedule": best.source, "bound": strongest.source}
         notes.update((f"part {name}", end) for name, end in self.ends.items())
-        status = Status.OPTIMAL if self.pool.closed else Status.INTERRUPTED if interrupted else Status.TIME_LIMIT
         return make_solution(
             self.graph,
             best.order,
             solver="auto",
             budget=self.budget,
             seconds=time.monotonic() - self.began,
-            status=status,
+            status=self._status(interrupted),
             lower_bound=strongest.bound,
             scope=strongest.scope,
             notes=notes,
         )
+
+    def _status(self, interrupted: bool) -> Status:
+        if self.pool.closed:
+            return Status.OPTIMAL
+        if interrupted:
+            return Status.INTERRUPTED
+        return Status.TIME_LIMIT if self.left < _NO_TIME else Status.FEASIBLE
