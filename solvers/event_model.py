@@ -105,8 +105,12 @@ class EventModel:
 
     def _add_keeping(self, k: int) -> None:
         for u, first in enumerate(self.timeline.first):
-            keep = self.keep.get((k + 1, u), ALWAYS)
-            if keep != ALWAYS and first <= self.bounds[k] and (terms := self._available(k, u)) is not None:
+            keep = self.keep.get((k + 1, u))
+            if keep is None or first > self.bounds[k] or (terms := self._available(k, u)) is None:
+                continue
+            if keep == ALWAYS:  # an output, when the last step has run
+                self.program.at_least(terms, 1.0)
+            else:
                 self.program.at_least([*terms, (keep, -1.0)], 0.0)
 
     def _add_memory(self, k: int) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from solvers.graph import Graph, Node
+from solvers.graph import Graph, Node, training_chain
 
 
 @st.composite
@@ -107,3 +108,79 @@ def orders(draw: st.DrawFn, graph: Graph, *, max_again: int = 8) -> list[int]:
             order.append(draw(st.sampled_from(candidates)))
             left -= 1
     return order
+
+
+def random_graph(rng: random.Random, *, max_nodes: int = 9) -> Graph:
+    """Any graph, as `graphs` makes them, from a seed: the same for everyone who asks."""
+    n, unit = rng.randint(1, max_nodes), rng.random() < 0.3
+    flags = rng.random() < 0.6
+    nodes: list[Node] = []
+    for v in range(n):
+        size = 1 if unit else rng.randint(0, 9)
+        leads = [u for u in range(v) if nodes[u].part_of is None]
+        if leads and rng.random() < 0.12:
+            nodes.append(Node(f"n{v}", 0, size, part_of=rng.choice(leads)))
+            continue
+        deps = sorted({rng.randrange(max(0, v - 5), v) for _ in range(rng.randint(0, 3))}) if v else []
+        nodes.append(
+            Node(
+                f"n{v}",
+                1 if unit else rng.randint(0, 9),
+                size,
+                tuple(deps),
+                workspace=rng.choice((0, 0, 0, 2, 5)) if not unit else 0,
+                recomputable=not (flags and rng.random() < 0.15),
+                backward=flags and v >= n // 2 and rng.random() < 0.3,
+            )
+        )
+    outputs = {n - 1, *(rng.randrange(n) for _ in range(rng.random() < 0.3))}
+    for o in outputs:
+        if rng.random() < 0.3:
+            nodes[o] = replace(nodes[o], external=True)
+    return Graph(tuple(nodes), tuple(outputs))
+
+
+def random_training_graph(rng: random.Random, *, max_layers: int = 4) -> Graph:
+    """A forward pass with skips and its mirrored backward pass, with at most 9 nodes; a layer may have workspace or a part."""
+    n, unit = rng.randint(2, max_layers), rng.random() < 0.3
+
+    def amount() -> int:
+        return 1 if unit else rng.randint(1, 9)
+
+    nodes: list[Node] = []
+    layers: list[int] = []
+    reads: list[set[int]] = []
+    for i in range(n):
+        found = {layers[-1]} if layers else set[int]()
+        if len(layers) > 1 and rng.random() < 0.3:
+            found.add(rng.choice(layers[:-1]))
+        reads.append(found)
+        layers.append(len(nodes))
+        nodes.append(Node(f"f{i}", amount(), amount(), tuple(sorted(found)), workspace=rng.choice((0, 0, 2))))
+    if rng.random() < 0.3:
+        part = len(nodes)
+        nodes.append(Node("part", 0, amount(), part_of=rng.choice(layers)))
+        reads[-1] = reads[-1] | {part}
+    for i in reversed(range(n)):
+        above = {len(nodes) - 1} if i < n - 1 else set[int]()
+        deps = tuple(sorted(reads[i] | above | {layers[i]}))
+        nodes.append(Node(f"b{i}", amount(), amount(), deps, backward=True, external=i == 0 and rng.random() < 0.7))
+    return Graph(tuple(nodes), (len(nodes) - 1,))
+
+
+def random_chain(rng: random.Random, *, max_layers: int = 4) -> Graph:
+    """A training chain: uniform, uneven, or with backward steps that read only one side of their layer."""
+    n, kind = rng.randint(1, max_layers), rng.choice(("uniform", "uneven", "one-sided"))
+    model = training_chain(n, rng.randint(1, 4), rng.randint(1, 4))
+    if kind == "uniform":
+        return model
+    nodes = [replace(node, cost=rng.randint(1, 6), size=rng.randint(1, 6)) for node in model.nodes]
+    if kind == "one-sided":
+        for v in range(n + 1, 2 * n):
+            layer = 2 * n - 1 - v
+            dropped = rng.choice((layer, layer - 1))
+            if layer and dropped in nodes[v].deps:
+                nodes[v] = replace(nodes[v], deps=tuple(u for u in nodes[v].deps if u != dropped))
+        for v in range(n):
+            nodes[v] = replace(nodes[v], workspace=rng.choice((0, 0, 3)))
+    return Graph(tuple(nodes), model.outputs)
