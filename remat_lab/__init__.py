@@ -11,6 +11,11 @@ from remat_lab.errors import InvalidArgument as InvalidArgument
 from remat_lab.errors import InvalidLoss as InvalidLoss
 from remat_lab.errors import PlanMismatch as PlanMismatch
 from remat_lab.errors import RematLabError as RematLabError
+from remat_lab.errors import UnsupportedEffect as UnsupportedEffect
 from remat_lab.plans import Plan as Plan
+from remat_lab.remat import remat as remat
+from remat_lab.saved import Saved as Saved
+from remat_lab.saved import SavedValue as SavedValue
+from remat_lab.saved import saved as saved
 from solvers.errors import InfeasibleBudget as InfeasibleBudget
 from solvers.errors import InvalidBudget as InvalidBudget

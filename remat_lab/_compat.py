@@ -9,7 +9,12 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from jax._src import source_info_util
+import jax
+from jax._src import effects, source_info_util
+from jax._src.debugging import OrderedDebugEffect
+from jax._src.state import discharge
+from jax._src.state.types import AbstractRef, RefEffect
+from jax.ad_checkpoint import name_p
 from jax.extend import core as jex
 from jax.interpreters import partial_eval as pe
 
@@ -25,10 +30,10 @@ def equation_context(eqn: Equation) -> Iterator[None]:
         yield
 
 
-def bind(eqn: Equation, values: Sequence[Any]) -> list[Any]:
-    """Runs one equation on other inputs; its results as a list."""
+def bind(eqn: Equation, values: Sequence[Any], **changed: Any) -> list[Any]:
+    """Runs one equation on other inputs, with some parameters changed; its results as a list."""
     with equation_context(eqn):
-        results = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(eqn.params))
+        results = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params({**eqn.params, **changed}))
     return list(results) if eqn.primitive.multiple_results else [results]
 
 
@@ -79,3 +84,56 @@ def is_unspecified_call(eqn: Equation) -> bool:
 def sub_jaxprs(eqn: Equation) -> list[Any]:
     """The jaxprs among an equation's parameters (loop bodies, branches)."""
     return list(jex.jaxprs_in_params(eqn.params))
+
+
+def checkpoint_name_of(eqn: Equation) -> str | None:
+    """The name that a `checkpoint_name` equation gives; under JAX_REMAT3 it is another primitive."""
+    if eqn.primitive is name_p:
+        return str(eqn.params["name"])
+    prim = eqn.params.get("_prim")
+    return str(prim.name) if type(prim).__name__ in ("CheckpointName", "CheckpointNameFwd") else None
+
+
+def bodies(eqn: Equation) -> list[Any]:
+    """As `sub_jaxprs`, and what an equation of a high-level primitive (JAX_REMAT3) holds."""
+    return list(jex.jaxprs_in_params(eqn.params)) + list(
+        jex.jaxprs_in_params(getattr(eqn.params.get("_prim"), "params", None) or {})
+    )
+
+
+def effects_to_run_once(eqn: Equation) -> list[Any]:
+    """An equation's effects that recomputation must not repeat; writing to a Ref is not among them (see `without_refs`)."""
+    return [
+        effect
+        for effect in eqn.effects
+        if not isinstance(effect, RefEffect)
+        and (not effects.remat_allowed_effects.contains(effect) or isinstance(effect, OrderedDebugEffect))
+    ]
+
+
+def without_refs(jaxpr: Any) -> tuple[Any, list[Any], list[bool]] | None:
+    """A jaxpr that closes over Refs as one without effects on them; None if it closes over none.
+
+    Returns:
+        The jaxpr, whose inputs are its constants, Refs replaced by their contents, and then its inputs, and whose outputs are
+        followed by the final contents of the Refs; the constants, in order; and for each Ref whether it is written.
+    """
+    is_ref = [isinstance(var.aval, AbstractRef) for var in jaxpr.constvars]
+    if not any(is_ref):
+        return None
+    consts = list(jaxpr.consts)
+    pure = discharge.discharge_state(pe.convert_constvars_jaxpr(jaxpr))
+    before = [var for var, ref in zip(pure.invars, is_ref, strict=False) if ref]
+    written = [old is not new for old, new in zip(before, pure.outvars[len(jaxpr.outvars) :], strict=True)]
+    return pure, consts, written
+
+
+def is_ref(value: Any) -> bool:
+    """Whether a value is a mutable reference, concrete or traced."""
+    return isinstance(jex.get_aval(value) if not hasattr(value, "aval") else value.aval, AbstractRef)
+
+
+def trace_like(fun: Any, jaxpr: Any) -> Any:
+    """Traces a function of the inputs of a jaxpr."""
+    avals = [var.aval for var in jaxpr.invars]
+    return jax.make_jaxpr(fun)(*(jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in avals))

@@ -17,3 +17,7 @@ class InvalidArgument(RematLabError, ValueError):
 
 class PlanMismatch(RematLabError, ValueError):
     """A plan is used with other shapes, dtypes, static values or another program than it was made for."""
+
+
+class UnsupportedEffect(RematLabError, NotImplementedError):
+    """A function to recompute does something that must happen exactly once, such as a callback with side effects."""

@@ -47,6 +47,11 @@ class Call:
         """The traced leaves."""
         return [self.leaves[i] for i in self.traced]
 
+    @property
+    def paths_of_values(self) -> tuple[str, ...]:
+        """The names of the traced leaves."""
+        return tuple(self.paths[i] for i in self.traced)
+
     def rebuild(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Arguments with other values for the traced leaves."""
         leaves = [leaf.value if isinstance(leaf, Static) else leaf for leaf in self.leaves]
@@ -193,7 +198,7 @@ class Loss:
         """
         marked = self._mark_static(args, kwargs)
         with_paths, tree = jax.tree_util.tree_flatten_with_path(marked, is_leaf)
-        parameters = self._parameters()
+        parameters = self.parameters
         paths = tuple(_path(parameters, path) for path, _ in with_paths)
         leaves = tuple(leaf for _, leaf in with_paths)
         traced = tuple(i for i, leaf in enumerate(leaves) if _is_traced(leaf))
@@ -248,7 +253,7 @@ class Loss:
     def _mark_static(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if not self.static_argnums and not self.static_argnames:
             return tuple(args), dict(kwargs)
-        parameters = self._parameters()
+        parameters = self.parameters
         names = set(self.static_argnames)
         for n in self.static_argnums:
             if not -len(parameters) <= n < len(parameters) and not 0 <= n < len(args):
@@ -264,7 +269,9 @@ class Loss:
         )
         return marked, {key: Static(value) if key in names else value for key, value in kwargs.items()}
 
-    def _parameters(self) -> list[str]:
+    @property
+    def parameters(self) -> list[str]:
+        """Names of the parameters that can be passed by name or position, in order; none if it has no signature."""
         try:
             return [
                 name
