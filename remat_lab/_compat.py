@@ -111,29 +111,33 @@ def effects_to_run_once(eqn: Equation) -> list[Any]:
     ]
 
 
-def without_refs(jaxpr: Any) -> tuple[Any, list[Any], list[bool]] | None:
-    """A jaxpr that closes over Refs as one without effects on them; None if it closes over none.
+def refs_to_values(jaxpr: Any) -> tuple[Any, list[int], list[bool]]:
+    """A jaxpr that reads and writes Refs as one without effects on them.
 
     Returns:
-        The jaxpr, whose inputs are its constants, Refs replaced by their contents, and then its inputs, and whose outputs are
-        followed by the final contents of the Refs; the constants, in order; and for each Ref whether it is written.
+        The jaxpr, whose inputs are the constants, then the inputs, with the contents of Refs in place of Refs, and whose
+        outputs are followed by the final contents; the positions of the Refs among its inputs; whether each is written.
     """
-    is_ref = [isinstance(var.aval, AbstractRef) for var in jaxpr.constvars]
-    if not any(is_ref):
-        return None
-    consts = list(jaxpr.consts)
+    operands = (*jaxpr.constvars, *jaxpr.invars)
+    refs = [i for i, var in enumerate(operands) if isinstance(var.aval, AbstractRef)]
     pure = discharge.discharge_state(pe.convert_constvars_jaxpr(jaxpr))
-    before = [var for var, ref in zip(pure.invars, is_ref, strict=False) if ref]
-    written = [old is not new for old, new in zip(before, pure.outvars[len(jaxpr.outvars) :], strict=True)]
-    return pure, consts, written
+    finals = pure.outvars[len(jaxpr.outvars) :]
+    written = [pure.invars[i] is not final for i, final in zip(refs, finals, strict=True)]
+    return pure, refs, written
 
 
 def is_ref(value: Any) -> bool:
     """Whether a value is a mutable reference, concrete or traced."""
-    return isinstance(jex.get_aval(value) if not hasattr(value, "aval") else value.aval, AbstractRef)
+    return isinstance(jax.typeof(value), AbstractRef)
 
 
 def trace_like(fun: Any, jaxpr: Any) -> Any:
     """Traces a function of the inputs of a jaxpr."""
-    avals = [var.aval for var in jaxpr.invars]
-    return jax.make_jaxpr(fun)(*(jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in avals))
+    return jax.make_jaxpr(fun)(*(shape_of(var.aval) for var in jaxpr.invars))
+
+
+def shape_of(aval: Any) -> jax.ShapeDtypeStruct:
+    """The type of an array as an argument for tracing, with the mesh axes of `shard_map` that it varies over."""
+    sharding = None if aval.sharding.mesh.empty else aval.sharding
+    varying = {key: getattr(aval, key) for key in ("manual_axis_type", "vma") if hasattr(aval, key)}  # jax >= 0.12, before
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type, sharding=sharding, **varying)

@@ -19,7 +19,8 @@ from remat_lab import _compat
 from remat_lab.errors import InvalidArgument
 from remat_lab.primitives import VIEWS
 
-KEPT = "remat_lab.kept"  # the name of ours
+INTERNAL_NAMES = "remat_lab/"  # how names begin that no user gave
+KEPT = INTERNAL_NAMES + "kept"
 
 _ANSWERS = (bool, type(Recompute), type(Saveable), Offloadable)
 _ALIASES = VIEWS | {"convert_element_type", "copy", "copy_p", "optimization_barrier", "reduce_precision", "transpose", "rev"}

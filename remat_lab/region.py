@@ -120,11 +120,11 @@ def run(
     _check_names(jaxpr, options, name)
     if options.policy is not None:
         CheckedPolicy(options.policy).probe(jaxpr)
-    replaced = _compat.without_refs(jaxpr)
-    if replaced is None:
-        outputs = _recomputed(options, jaxpr, jaxpr.consts, plans)(*values)
+    operands = [*jaxpr.consts, *values]
+    if any(map(_compat.is_ref, operands)):
+        outputs = _run_with_refs(options, jaxpr, operands, name, plans)
     else:
-        outputs = _run_with_refs(options, replaced, len(jaxpr.outvars), values, plans)
+        outputs = _recomputed(options, jaxpr, jaxpr.consts, plans)(*values)
     arrays = iter(outputs)
     return jax.tree.unflatten(tree, [next(arrays) if leaf is _ARRAY else leaf for leaf in leaves])
 
@@ -187,18 +187,19 @@ def _recomputed(options: Options, jaxpr: Any, consts: Sequence[Any], plans: dict
     return jax.checkpoint(plain)
 
 
-def _run_with_refs(
-    options: Options, replaced: tuple[Any, list[Any], list[bool]], outputs: int, values: Sequence[Any], plans: dict[Any, Any]
-) -> list[Any]:
+def _run_with_refs(options: Options, jaxpr: Any, operands: Sequence[Any], name: str, plans: dict[Any, Any]) -> list[Any]:
     """Mutable references are read before the region and written after it, so that recomputation touches none of them."""
-    pure, consts, written = replaced
-    refs = [const for const in consts if _compat.is_ref(const)]
-    contents = [const[...] if _compat.is_ref(const) else const for const in consts]
-    results = _recomputed(options, pure, pure.consts, plans)(*contents, *values)
-    for ref, final, changed in zip(refs, results[outputs:], written, strict=True):
+    pure, positions, written = _compat.refs_to_values(jaxpr)
+    refs = [operands[i] for i in positions]
+    if len(set(map(id, refs))) < len(refs):
+        raise InvalidArgument(f"{name} gets the same Ref twice, as an argument or from around it: pass it once")
+    contents = [x[...] if i in positions else x for i, x in enumerate(operands)]
+    results = _recomputed(options, pure, pure.consts, plans)(*contents)
+    outputs, finals = results[: len(jaxpr.outvars)], results[len(jaxpr.outvars) :]
+    for ref, final, changed in zip(refs, finals, written, strict=True):
         if changed:
             ref[...] = final
-    return results[:outputs]
+    return outputs
 
 
 def _equations(jaxpr: Any, calls: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
@@ -249,4 +250,4 @@ def _derivative(jaxpr: Any) -> Any:
     def push(*values: Any) -> Any:
         return jax.jvp(lambda *v: jax.core.eval_jaxpr(jaxpr, jaxpr.consts, *v), values, tuple(map(tangent, values)))[0]
 
-    return jax.make_jaxpr(push)(*(jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in jaxpr.invars))
+    return jax.make_jaxpr(push)(*(_compat.shape_of(v.aval) for v in jaxpr.invars))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -108,6 +109,10 @@ def _decorate(target: Any, options: Options, statics: tuple[Any, Any], methods: 
             return functools.partial(framework.decorate_class(kind, wrap, methods), *target.args, **target.keywords)
         decorate = framework.decorate_class if isinstance(target, type) else framework.decorate_instance
         return decorate(target, wrap, methods)
+    if inspect.ismethod(target) and _framework_of(target.__self__) is not None:
+        static_argnums = tuple(n + 1 if n >= 0 else n for n in statics[0])  # self is not counted, as in its signature
+        method = Decorated(target.__func__, options, (static_argnums, statics[1])).function()
+        return types.MethodType(method, target.__self__)
     if isinstance(target, type):
         raise InvalidArgument(
             f"rl.remat decorates the classes of flax.linen and flax.nnx Modules; of {target.__name__} decorate the method, "

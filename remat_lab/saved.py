@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from remat_lab import _compat
+from remat_lab.keep import INTERNAL_NAMES
 from remat_lab.primitives import nbytes
 from remat_lab.trace import Loss
 from remat_lab.units import size
@@ -89,49 +90,48 @@ def saved(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Saved:
     found: dict[Any, SavedValue] = {}
     for atom in jaxpr.outvars:
         if not isinstance(atom, _compat.Literal):
-            atom, value = _origin(jaxpr, atom, call.paths_of_values, atom.aval)
+            atom, value = _origin(jaxpr, atom, call.paths_of_values)
             found.setdefault(atom, value)
     return Saved(tuple(found.values()))
 
 
-def _origin(jaxpr: Any, var: Any, paths: tuple[str, ...], aval: Any) -> tuple[Any, SavedValue]:
-    """Where a variable of the outermost jaxpr comes from: through renaming, and into the call that computes it."""
-    shape, dtype, size_bytes = tuple(aval.shape), str(aval.dtype), nbytes(aval)
-    name, scopes, calls = None, [(jaxpr, None)], ()
-    top = var
+def _origin(jaxpr: Any, var: Any, paths: tuple[str, ...]) -> tuple[Any, SavedValue]:
+    """Where a variable of the outermost jaxpr comes from: looked for through renaming, and inside the call that computes it.
+
+    Returns:
+        The variable of the outermost jaxpr that it renames, and what it is.
+    """
+    aval, top, name = var.aval, var, None
+    calls: list[tuple[Any, Any]] = []  # the calls that we are inside of, each with the body around it
+
+    def describe(primitive: str, eqn: Any = None) -> tuple[Any, SavedValue]:
+        source = None if eqn is None else _compat.source_line(eqn, [call for call, _ in calls])
+        shown = paths[jaxpr.invars.index(var)] if primitive == "argument" else name
+        return top, SavedValue(shown, primitive, tuple(aval.shape), str(aval.dtype), nbytes(aval), source)
+
+    body = jaxpr
     while True:
-        current, outer = scopes[-1]
-        eqn = _producer(current, var)
-        if eqn is None and outer is not None:  # an input of a call's body: look at the operand
-            scopes.pop()
-            calls = calls[:-1]
-            operands = outer.invars[len(outer.invars) - len(current.invars) :]
-            if var not in current.invars:
-                return top, SavedValue(name, "constant", shape, dtype, size_bytes, _compat.source_line(outer))
-            var = operands[current.invars.index(var)]
-            if isinstance(var, _compat.Literal):
-                return top, SavedValue(name, "constant", shape, dtype, size_bytes, _compat.source_line(outer))
-        elif eqn is None:
-            position = jaxpr.invars.index(var) if var in jaxpr.invars else None
-            if position is None:
-                return var, SavedValue(name, "constant", shape, dtype, size_bytes, None)
-            return var, SavedValue(paths[position], "argument", shape, dtype, size_bytes, None)
+        if not calls:
+            top = var
+        eqn = next((eqn for eqn in body.eqns if var in eqn.outvars), None)
+        if isinstance(var, _compat.Literal):
+            return describe("constant")
+        if eqn is None and not calls:
+            return describe("argument" if var in jaxpr.invars else "constant")
+        if eqn is None:  # an input of a body: look at the operand of the call
+            call, outside = calls.pop()
+            if var not in body.invars:
+                return describe("constant", call)
+            var, body = call.invars[len(call.invars) - len(body.invars) + body.invars.index(var)], outside
+            if var.aval.shape != aval.shape:
+                return describe(call.primitive.name, call)  # a loop's carry in every step, which no operand is
         elif (own := _compat.checkpoint_name_of(eqn)) is not None or eqn.primitive.name == "reduce_precision":
-            name = name or own
-            if len(scopes) == 1:
-                top = eqn.invars[0]
+            if own is not None and not own.startswith(INTERNAL_NAMES):
+                name = name or own
             var = eqn.invars[0]
-            if isinstance(var, _compat.Literal):
-                return top, SavedValue(name, "constant", shape, dtype, size_bytes, _compat.source_line(eqn, calls))
         else:
-            body = next((b for b in _compat.bodies(eqn) if len(b.outvars) == len(eqn.outvars)), None)
-            inner = None if body is None else body.outvars[list(eqn.outvars).index(var)]
-            if inner is None or isinstance(inner, _compat.Literal):
-                return top, SavedValue(name, eqn.primitive.name, shape, dtype, size_bytes, _compat.source_line(eqn, calls))
-            scopes.append((body, eqn))
-            calls = (*calls, eqn)
-            var = inner
-
-
-def _producer(jaxpr: Any, var: Any) -> Any | None:
-    return next((eqn for eqn in jaxpr.eqns if var in eqn.outvars), None)
+            inside = next((b for b in _compat.bodies(eqn) if len(b.outvars) == len(eqn.outvars)), None)
+            if inside is None:
+                return describe(eqn.primitive.name, eqn)
+            calls.append((eqn, body))
+            var, body = inside.outvars[list(eqn.outvars).index(var)], inside
