@@ -81,9 +81,12 @@ def solve(graph: Graph, budget: int | None, options: Options) -> Solution:
     return search.solution(interrupted)
 
 
-def _jobs(graph: Graph, workers: int) -> list[Job]:
-    """What to run, in the order in which it is started."""
-    if workers == 1:
+def _jobs(graph: Graph, workers: int, fits: bool) -> list[Job]:
+    """What to run, in the order in which it is started; `fits` tells whether a schedule is known."""
+    if not fits and len(graph.steps) > _SMALL:  # a start is what is missing most
+        greedy = replace(_GREEDY, share=0.4)
+        jobs = [greedy, replace(_EXACT[0], share=0.4), *_EXACT[1:]] if workers > 1 else [greedy, *_EXACT_IN_TURN]
+    elif workers == 1:
         jobs = [_GREEDY, _KNAPSACK, *_EXACT_IN_TURN]
     elif len(graph.steps) <= _SMALL:
         jobs = [*_EXACT, _GREEDY, _KNAPSACK]
@@ -134,7 +137,7 @@ class _Search:
             self.run_inline(_INTERVALS, min(_SMALL_SECONDS, _SMALL_SHARE * self.options.time_limit))
         if not self.done and not self.repeatable:
             workers = self.options.workers or os.cpu_count() or 1
-            Team(self, workers, _jobs(self.graph, workers)).run()
+            Team(self, workers, _jobs(self.graph, workers, self.pool.best is not None)).run()
 
     @property
     def done(self) -> bool:
@@ -259,7 +262,10 @@ class _Search:
         """
         best, strongest = self.pool.best, self.pool.strongest
         if best is None:
-            raise self.pool.error()
+            error = self.pool.error()
+            for name, end in self.ends.items():
+                error.add_note(f"{name}: {end}")
+            raise error
         notes = {"schedule": best.source, "bound": strongest.source}
         notes.update((f"part {name}", end) for name, end in self.ends.items())
         return make_solution(
