@@ -11,9 +11,10 @@ from remat_lab.budget import parse_budget
 from remat_lab.errors import InvalidArgument, InvalidLoss
 from remat_lab.flatten import flatten
 from remat_lab.fuse import CostRule, Fused, fuse
-from remat_lab.plans import Plan, keep_all_peak
+from remat_lab.plans import Plan
 from remat_lab.starts import starts
 from remat_lab.trace import Call, Loss
+from solvers.simulate import keep_all_peak
 from solvers.solution import Progress, Solution
 from solvers.solve import solve
 

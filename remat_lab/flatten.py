@@ -96,18 +96,19 @@ class Program:
         return digest.hexdigest()
 
 
-def flatten(jaxpr: Any, *, calls: frozenset[str] = CALLS, merge: bool = True) -> Program:
+def flatten(jaxpr: Any, *, calls: frozenset[str] = CALLS, merge: bool = True, barriers: bool = False) -> Program:
     """Flattens a jaxpr.
 
     Args:
         jaxpr: what `jax.make_jaxpr` returns.
         calls: primitives to inline. Before differentiation only `PLAIN_CALLS` may be.
-        merge: whether to merge equal equations and drop optimization barriers. Without it recomputation stays as written.
+        merge: whether to merge equal equations. Without it recomputation stays as written.
+        barriers: whether optimization barriers stay; they change no values, and order nothing that is planned anew.
 
     Returns:
         The program. Equations whose results nobody reads are gone unless they have effects.
     """
-    builder = _Builder(calls, merge)
+    builder = _Builder(calls, merge, barriers)
     jaxpr = _compat.drop_dead(jaxpr)
     inputs = tuple(builder.new(var.aval) for var in jaxpr.invars)
     scope: dict[Any, Atom] = dict(zip(jaxpr.invars, inputs, strict=True))
@@ -117,8 +118,8 @@ def flatten(jaxpr: Any, *, calls: frozenset[str] = CALLS, merge: bool = True) ->
 
 
 class _Builder:
-    def __init__(self, calls: frozenset[str], merge: bool) -> None:
-        self.calls, self.merge = calls, merge
+    def __init__(self, calls: frozenset[str], merge: bool, barriers: bool) -> None:
+        self.calls, self.merge, self.barriers = calls, merge, barriers
         self.avals: list[Any] = []
         self.constants: dict[int, Any] = {}
         self.equations: list[Equation] = []
@@ -146,7 +147,7 @@ class _Builder:
             if body is not None:
                 results = self.inline(body, dict(zip(body.invars, ins, strict=True)), (*calls, eqn))
                 scope.update(zip(eqn.outvars, results, strict=True))
-            elif self.merge and eqn.primitive.name == "optimization_barrier":
+            elif not self.barriers and eqn.primitive.name == "optimization_barrier":
                 scope.update(zip(eqn.outvars, ins, strict=True))
             else:
                 scope.update(zip(eqn.outvars, self.append(eqn, ins, calls), strict=True))

@@ -9,18 +9,22 @@ from typing import Any
 
 import jax
 
+from remat_lab.applied import applied, forward_function
 from remat_lab.emit import run_schedule
 from remat_lab.errors import InvalidArgument, InvalidLoss, PlanMismatch
 from remat_lab.flatten import Program, flatten
 from remat_lab.fuse import Fused
 from remat_lab.measure import SCHEDULERS, Compiled, compile_program
+from remat_lab.policy_plan import PolicyPlan, plan_policy
 from remat_lab.summary import summarise
 from remat_lab.trace import Call, Loss, Traced
 from remat_lab.verify import Difference, largest_difference
 from solvers.graph import Graph
 from solvers.schedule import Schedule
-from solvers.simulate import simulate
+from solvers.simulate import keep_all_peak, simulate
 from solvers.solution import Solution
+
+_UNLIMITED = 1 << 62  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +129,38 @@ class Plan:
         scheduled.__name__ = f"{self.loss.name}_value_and_grad"
         return scheduled
 
+    @cached_property
+    def policy_plan(self) -> PolicyPlan:
+        """The best plan that `jax.checkpoint` can express under the same budget; planned when first asked for.
+
+        Raises:
+            InfeasibleBudget: if the budget can only be met by an exact schedule, with the smallest peak of this form.
+        """
+        run, _ = forward_function(self.loss, self.call)
+        position = {leaf: p for p, leaf in enumerate(self.call.traced)}
+        return plan_policy(
+            run,
+            self.call.values,
+            budget=_UNLIMITED if self.budget_bytes is None else self.budget_bytes,
+            differentiated=[position[leaf] for leaf in self.call.differentiated],
+        )
+
+    @property
+    def policy(self) -> Any:
+        """The `jax.checkpoint` policy of `apply`'s regions: hashable, equal by content; None if nothing is kept by name."""
+        return self.policy_plan.policy
+
+    def apply(self) -> Callable[..., Any]:
+        """A function like the loss, for `jax.grad`, `jit`, `vmap`, `jvp`, a larger loss, and so on.
+
+        It is made of nested `jax.checkpoint` regions with named values. That is less than an exact schedule can do:
+        `policy_plan` says what it costs and needs. A budget that keeping everything already meets gives the plain loss.
+
+        Raises:
+            InfeasibleBudget: if no plan of this form fits the budget.
+        """
+        return applied(self.loss, self.call, self.policy_plan)
+
     def jit(self) -> Callable[..., Any]:
         """`value_and_grad` compiled with `compiler_options`; static arguments need no declaration.
 
@@ -193,11 +229,6 @@ class Plan:
         if program.fingerprint != self.program.fingerprint:
             raise PlanMismatch(_first_difference(self.loss.name, self.program, program))
         return traced, program
-
-
-def keep_all_peak(graph: Graph) -> int:
-    """Peak of temporaries when every value is computed once and kept until its last use, bytes."""
-    return simulate(graph, Schedule.from_order(graph, graph.steps)).peak
 
 
 @jax.custom_jvp

@@ -37,9 +37,7 @@ IN_PLACE = frozenset("dynamic_update_slice scatter scatter-add scatter-max scatt
 # Calls that only run their body.
 PLAIN_CALLS = frozenset("jit pjit closed_call core_call".split())
 
-CALLS = PLAIN_CALLS | frozenset(
-    "custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr remat2 checkpoint".split()
-)
+CALLS = PLAIN_CALLS | frozenset("custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr remat2 checkpoint".split())
 
 # A recomputation that differs in the last bit can choose another element: such results are kept whatever they cost.
 DISCRETE = frozenset("approx_top_k argmax argmin sort top_k".split())

@@ -201,7 +201,7 @@ class Loss:
         parameters = self.parameters
         paths = tuple(_path(parameters, path) for path, _ in with_paths)
         leaves = tuple(leaf for _, leaf in with_paths)
-        traced = tuple(i for i, leaf in enumerate(leaves) if _is_traced(leaf))
+        traced = tuple(i for i, leaf in enumerate(leaves) if is_traced(leaf))
         return Call(tree, leaves, traced, (), (), paths)
 
     def trace(self, call: Call) -> Traced:
@@ -222,8 +222,8 @@ class Loss:
                 args, kwargs = call.rebuild(filled)
                 loss, aux = self._split(self.fun(*args, **kwargs))
                 aux_leaves, aux_tree = jax.tree.flatten(aux)
-                found.append((aux_tree, tuple(_TRACED if _is_traced(leaf) else leaf for leaf in aux_leaves)))
-                return loss, [leaf for leaf in aux_leaves if _is_traced(leaf)]
+                found.append((aux_tree, tuple(_TRACED if is_traced(leaf) else leaf for leaf in aux_leaves)))
+                return loss, [leaf for leaf in aux_leaves if is_traced(leaf)]
 
             diff = [values[position[i]] for i in call.differentiated]
             (loss, aux), grads = jax.value_and_grad(loss_of, has_aux=True)(diff)
@@ -240,7 +240,7 @@ class Loss:
             if not (isinstance(out, tuple) and len(out) == 2):
                 raise InvalidLoss(f"with has_aux=True {self.name} must return (loss, aux), but it returned {_show_output(out)}")
             out, aux = out
-        if not (_is_traced(out) and np.shape(out) == ()):
+        if not (is_traced(out) and np.shape(out) == ()):
             hint = " Did you mean has_aux=True?" if isinstance(out, tuple) and len(out) == 2 and not self.has_aux else ""
             raise InvalidLoss(
                 f"{self.name} must return one scalar loss, but it returned {_show_output(out)}. "
@@ -303,7 +303,8 @@ def _shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
     )
 
 
-def _is_traced(leaf: Any) -> bool:
+def is_traced(leaf: Any) -> bool:
+    """Whether a leaf is an array or a number, rather than something that only Python sees."""
     if isinstance(leaf, bool | str | Static):
         return False
     return isinstance(leaf, (*_NUMBERS, np.ndarray, np.generic, jax.Array, jax.ShapeDtypeStruct)) or hasattr(
@@ -342,4 +343,4 @@ def _show(kind: tuple[Any, ...]) -> str:
 def _show_output(out: Any) -> str:
     if isinstance(out, tuple | list):
         return f"a {type(out).__name__} of {len(out)}"
-    return _show(_array_type(out)) if _is_traced(out) else f"a {type(out).__name__}"
+    return _show(_array_type(out)) if is_traced(out) else f"a {type(out).__name__}"

@@ -73,6 +73,11 @@ def simulate(graph: Graph, schedule: Schedule) -> Simulation:
     return Simulation(peak, peak_total, math.fsum(costs), tuple(timeline), peak_at)
 
 
+def keep_all_peak(graph: Graph) -> int:
+    """Peak of budgeted bytes when every value is computed once, in the given order, and kept until its last use."""
+    return simulate(graph, Schedule.from_order(graph, graph.steps)).peak
+
+
 def _check_compute(graph: Graph, live: set[int], seen: set[int], p: int, v: int) -> None:
     node = graph.nodes[v]
     if node.part_of is not None:

@@ -1,0 +1,55 @@
+"""`Plan.apply`: the loss itself with regions that are recomputed, for every transform of JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from remat_lab.checkpointing import emitter_for
+from remat_lab.errors import PlanMismatch
+from remat_lab.flatten import flatten
+from remat_lab.policy_plan import PolicyPlan
+from remat_lab.primitives import PLAIN_CALLS
+from remat_lab.trace import Call, Loss, is_traced
+
+_ARRAY = object()
+
+
+def forward_function(loss: Loss, call: Call) -> tuple[Callable[..., list[Any]], list[Any]]:
+    """The loss as a function of the traced leaves alone, and a list that receives how to rebuild its result when it runs."""
+    rebuilt: list[Any] = []
+
+    def run(*values: Any) -> list[Any]:
+        args, kwargs = call.rebuild(values)
+        leaves, tree = jax.tree.flatten(loss.fun(*args, **kwargs))
+        rebuilt[:] = [(tree, [_ARRAY if is_traced(leaf) else leaf for leaf in leaves])]
+        return [leaf for leaf in leaves if is_traced(leaf)]
+
+    return run, rebuilt
+
+
+def applied(loss: Loss, planned: Call, found: PolicyPlan) -> Callable[..., Any]:
+    """A function like the loss, in the regions of a policy plan.
+
+    Raises (when called):
+        PlanMismatch: for other shapes, dtypes or static values, or if the loss traces to another program.
+    """
+
+    def run_applied(*args: Any, **kwargs: Any) -> Any:
+        call = loss.call(args, kwargs)
+        call.check_same(planned)
+        run, rebuilt = forward_function(loss, call)
+        program = flatten(jax.make_jaxpr(run)(*call.values), calls=PLAIN_CALLS, merge=False, barriers=True)
+        if program.fingerprint != found.forward.fingerprint:
+            raise PlanMismatch(
+                f"{loss.name} traces to another program than the one planned: something that it reads beside its arguments "
+                "has changed. Plan again."
+            )
+        outputs = iter(emitter_for(found, program).run(program.constants, call.values))
+        tree, leaves = rebuilt[0]
+        return jax.tree.unflatten(tree, [next(outputs) if leaf is _ARRAY else leaf for leaf in leaves])
+
+    run_applied.__name__ = loss.name
+    return run_applied

@@ -1,0 +1,101 @@
+"""`planned_checkpoint`: `jax.checkpoint` with regions and names planned under a budget."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from remat_lab.flatten import Program, flatten
+from remat_lab.policy_plan import Budget, PolicyPlan, Selection, plan_policy
+from remat_lab.primitives import PLAIN_CALLS
+from remat_lab.segments import Emitter
+
+
+def planned_checkpoint(
+    fun: Callable[..., Any],
+    *,
+    budget: Budget | None,
+    key: Any = None,
+    solver: str = "auto",
+    must_save: Selection = (),
+    must_recompute: Selection = (),
+    time_limit: float = 10.0,
+    seed: int = 0,
+    plans: dict[Any, Any] | None = None,
+) -> Callable[..., Any]:
+    """`jax.checkpoint`, with regions and names chosen so that forward and backward pass of `fun` fit a budget.
+
+    Args:
+        fun: from array pytrees, by position, to array pytrees.
+        budget: as in `plan_policy`.
+        key: hashable; calls with other static values than those in `fun` need another key to share `plans`.
+        solver: see `plan_policy`.
+        must_save: see `plan_policy`.
+        must_recompute: see `plan_policy`.
+        time_limit: seconds for the search, once for each set of shapes.
+        seed: of the search.
+        plans: where plans are remembered; a dictionary of its own by default.
+
+    Returns:
+        A function like `fun`. It plans on the first call for each set of shapes and traces `fun` anew on each call.
+    """
+    remembered: dict[Any, Any] = {} if plans is None else plans
+
+    @functools.wraps(fun)
+    def planned(*args: Any) -> Any:
+        leaves, tree = jax.tree.flatten(args)
+        out_trees: list[Any] = []
+
+        def run(*values: Any) -> list[Any]:
+            out_leaves, out_tree = jax.tree.flatten(fun(*jax.tree.unflatten(tree, values)))
+            out_trees.append(out_tree)
+            return out_leaves
+
+        kinds = tuple((x.shape, x.dtype, bool(getattr(x, "weak_type", False))) for x in map(jax.typeof, leaves))
+        program = flatten(jax.make_jaxpr(run)(*leaves), calls=PLAIN_CALLS, merge=False, barriers=True)
+        signature = (key, tree, kinds, program.fingerprint)
+        if signature not in remembered:
+            shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=x.weak_type) for x in map(jax.typeof, leaves)]
+            remembered[signature] = plan_policy(
+                run,
+                shapes,
+                budget=budget,
+                solver=solver,
+                must_save=must_save,
+                must_recompute=must_recompute,
+                time_limit=time_limit,
+                seed=seed,
+            )
+        found: PolicyPlan = remembered[signature]
+        return jax.tree.unflatten(out_trees[0], emitter_for(found, program).run(program.constants, leaves))
+
+    planned.plans = remembered  # type: ignore[attr-defined]
+    return planned
+
+
+def emitter_for(found: PolicyPlan, program: Program) -> Emitter:
+    """An emitter for a fresh trace: the one made before if that trace says the same, so that JAX compiles nothing again."""
+    if not found.emitters or not _says_the_same(found.emitters[0].program, program):
+        found.emitters[:] = [Emitter(program, found.layout)]
+    return found.emitters[0]
+
+
+def _says_the_same(one: Program, other: Program) -> bool:
+    return all(_equal(a.eqn.params, b.eqn.params) for a, b in zip(one.equations, other.equations, strict=True))
+
+
+def _equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    for key, a in one.items():
+        b = other.get(key)
+        if a is b:
+            continue
+        if hasattr(a, "eqns") and hasattr(b, "eqns"):
+            if getattr(a, "consts", ()) or str(a) != str(b) or "custom_" in str(a):
+                return False
+        elif callable(a) or not isinstance(a, int | float | str | tuple | bool | type(None) | np.dtype) or a != b:
+            return False
+    return True

@@ -1,0 +1,94 @@
+"""Names for values that a checkpointed segment keeps, placed so that the derivative reads the named value.
+
+`jax.ad_checkpoint.checkpoint_name` names a copy. A derivative rule that reads its own result (tanh, exp, a reduction's maximum)
+would still read the unnamed original, and the backward pass would compute it again although its copy was saved. For such
+equations the rule is rewritten to read the copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.ad_checkpoint import checkpoint_name
+from jax.custom_derivatives import SymbolicZero
+
+from remat_lab import _compat
+from remat_lab.flatten import Equation
+
+
+def bind_named(q: Equation, values: Sequence[Any], names: Sequence[str | None]) -> list[Any]:
+    """Runs an equation; results with a name carry it, in the derivative too.
+
+    Args:
+        q: the equation.
+        values: its operands.
+        names: a name or None for each result.
+    """
+    if not any(names):
+        return _compat.bind(q.eqn, values)
+    if len(q.outs) == 1 and names[0] is not None and _derivative_reads_result(q, values):
+        return [_named_with_rule(q, values, names[0])]
+    return [_name(x, name) for x, name in zip(_compat.bind(q.eqn, values), names, strict=True)]
+
+
+def _name(x: Any, name: str | None) -> Any:
+    return x if name is None else checkpoint_name(x, name)
+
+
+def _is_differentiable(x: Any) -> bool:
+    return bool(jax.dtypes.issubdtype(jax.typeof(x).dtype, jax.numpy.inexact))
+
+
+def _derivative_reads_result(q: Equation, values: Sequence[Any]) -> bool:
+    if q.name.startswith("custom_vjp"):
+        return False  # its residuals are what the user's forward rule returns
+    inexact = [i for i, x in enumerate(values) if _is_differentiable(x)]
+    if not inexact:
+        return False
+    jaxpr = _derivative(q, values, inexact)
+    primal = jaxpr.outvars[0]
+    return any(primal is v for eqn in jaxpr.eqns for v in eqn.invars)
+
+
+def _derivative(q: Equation, values: Sequence[Any], moving: Sequence[int]) -> Any:
+    """jaxpr of (result, tangent) from all operands and the tangents of the moving ones."""
+
+    def run(operands: list[Any], tangents: list[Any]) -> tuple[Any, Any]:
+        def of_moving(*inner: Any) -> Any:
+            filled = list(operands)
+            for i, x in zip(moving, inner, strict=True):
+                filled[i] = x
+            return _compat.bind(q.eqn, filled)[0]
+
+        return jax.jvp(of_moving, [operands[i] for i in moving], tangents)
+
+    return jax.make_jaxpr(run)(list(values), [values[i] for i in moving])
+
+
+def _named_with_rule(q: Equation, values: Sequence[Any], name: str) -> Any:
+    @jax.custom_jvp
+    def named(*operands: Any) -> Any:
+        return checkpoint_name(_compat.bind(q.eqn, operands)[0], name)
+
+    def rule(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        moving = [i for i, t in enumerate(tangents) if not isinstance(t, SymbolicZero) and _is_differentiable(primals[i])]
+        if not moving:
+            result = named(*primals)
+            return result, jax.numpy.zeros(result.shape, result.dtype)
+        jaxpr = _derivative(q, primals, moving)
+        env: dict[Any, Any] = dict(_compat.constants(jaxpr))
+        env.update(zip(jaxpr.invars, [*primals, *(tangents[i] for i in moving)], strict=True))
+
+        def read(atom: Any) -> Any:
+            return atom.val if isinstance(atom, _compat.Literal) else env[atom]
+
+        for eqn in jaxpr.eqns:
+            results = _compat.bind(eqn, [read(v) for v in eqn.invars])
+            for var, result in zip(eqn.outvars, results, strict=True):
+                env[var] = checkpoint_name(result, name) if var is jaxpr.outvars[0] else result
+        return read(jaxpr.outvars[0]), read(jaxpr.outvars[1])
+
+    named.defjvp(rule, symbolic_zeros=True)
+    return named(*values)

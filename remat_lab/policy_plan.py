@@ -1,0 +1,274 @@
+"""Plans of the form that `jax.checkpoint` can express: nested regions, and names of the values kept in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+from remat_lab import _compat, costs
+from remat_lab.budget import parse_budget
+from remat_lab.errors import InvalidArgument, RematLabError
+from remat_lab.flatten import Program, flatten
+from remat_lab.fuse import Fused, fuse
+from remat_lab.primitives import PLAIN_CALLS, VIEWS, forbids_replay
+from remat_lab.segments import Emitter, Layout, Region
+from solvers.bounds import infeasible
+from solvers.schedule import Schedule
+from solvers.segment_search import FORMS, SegmentPlan, search
+from solvers.segments import Segment
+from solvers.simulate import keep_all_peak, simulate
+from solvers.solution import Options, Solution
+
+_PREFIX = "remat_lab/"
+_ROUNDS = 4
+Budget = int | float | str
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A value of the forward program, as a predicate for `must_save` or `must_recompute` sees it.
+
+    Attributes:
+        primitive: name of the JAX primitive that makes it.
+        shape: its shape.
+        dtype: its dtype.
+        nbytes: its size in bytes.
+        source_line: the user's line.
+    """
+
+    primitive: str
+    shape: tuple[int, ...]
+    dtype: Any
+    nbytes: int
+    source_line: str
+
+
+Selection = Sequence[str] | Callable[[Candidate], bool]
+
+
+@dataclass(frozen=True)
+class PolicyPlan:
+    """A plan of the form that `jax.checkpoint` can express.
+
+    Attributes:
+        forward: the function's program, as written by the user.
+        fused: its forward and backward pass as a graph.
+        layout: regions and names.
+        budget_bytes: largest peak of temporaries allowed; None if no budget was given.
+        segments: what the search found; None where nothing needs to be recomputed.
+        peak_bytes: peak of temporaries of the emitted program, simulated in the order in which JAX writes it.
+        keep_all_peak_bytes: the same without recomputation.
+        extra_flops_ratio: FLOPs that the emitted program computes more than once, over those of computing all once.
+    """
+
+    forward: Program
+    fused: Fused
+    layout: Layout
+    budget_bytes: int | None
+    segments: SegmentPlan | None
+    peak_bytes: int
+    keep_all_peak_bytes: int
+    extra_flops_ratio: float
+    emitters: list[Emitter] = field(default_factory=list[Emitter], compare=False, repr=False)
+
+    @property
+    def policy(self) -> Any:
+        """The `jax.checkpoint` policy of the regions: frozen, hashable, equal by content."""
+        return self.layout.policy
+
+    @property
+    def solution(self) -> Solution | None:
+        """The schedule that the segments amount to."""
+        return None if self.segments is None else self.segments.solution
+
+
+def plan_policy(
+    run: Callable[..., Sequence[Any]],
+    values: Sequence[Any],
+    *,
+    budget: Budget | None,
+    solver: str = "auto",
+    differentiated: Sequence[int] | None = None,
+    must_save: Selection = (),
+    must_recompute: Selection = (),
+    time_limit: float = 10.0,
+    seed: int = 0,
+) -> PolicyPlan:
+    """Plans a flat function: which regions to checkpoint and what to name.
+
+    Args:
+        run: from arrays to a sequence of arrays.
+        values: its arguments; shapes are enough.
+        budget: for the temporaries of the function's forward and backward pass together, as in `plan`; None for the lowest
+            peak that segments reach.
+        solver: a strategy of `solvers.segment_search.FORMS`.
+        differentiated: positions of the arguments that gradients are taken of; all floating-point ones by default.
+        must_save: what is always kept, as the user's checkpoint names or a predicate of `Candidate`.
+        must_recompute: what is never kept, likewise.
+        time_limit: seconds for the search.
+        seed: of the search.
+
+    Raises:
+        InfeasibleBudget: if no plan of this form fits.
+        InvalidArgument: if a name is not in the program, or the solver makes no plans of this form.
+    """
+    if solver not in FORMS:
+        raise InvalidArgument(f"solver={solver!r} makes no plans for jax.checkpoint: choose one of {', '.join(FORMS)}")
+    forward = flatten(jax.make_jaxpr(run)(*values), calls=PLAIN_CALLS, merge=False, barriers=True)
+    differentiated = _inexact(forward, differentiated)
+    fused = _differentiate(forward, Emitter(forward, Layout(_whole(forward), _all_names(forward))), differentiated)
+    keep_all = keep_all_peak(fused.graph)
+    once = fused.flops(fused.graph.steps)
+    budget_bytes = None if budget is None else parse_budget(budget, keep_all)
+    if (budget_bytes is not None and keep_all <= budget_bytes) or not differentiated:
+        layout = Layout(_whole(forward), {}, ordered=False)
+        return PolicyPlan(forward.abstract(), fused, layout, budget_bytes, None, keep_all, keep_all, 0.0)
+    values_of = _forward_values(forward, fused)
+    saved, dropped = _selected(forward, must_save), _selected(forward, must_recompute)
+    options = Options(time_limit=time_limit / _ROUNDS, seed=seed)
+    target, best = budget_bytes, None
+    for _ in range(_ROUNDS):
+        found = search(
+            fused.graph,
+            target,
+            options,
+            keepable=frozenset(v for v, made in values_of.items() if not dropped.intersection(made)),
+            always=frozenset(v for v, made in values_of.items() if saved.intersection(made)),
+            form=solver,
+        )
+        plan = _emitted(forward, fused, found, values_of, differentiated, budget_bytes, keep_all, once)
+        best = plan if best is None or plan.peak_bytes < best.peak_bytes else best
+        if target is None or budget_bytes is None or plan.peak_bytes <= budget_bytes:
+            return plan
+        # Segments as JAX writes them can need more than the graph shows: ask for less by as much.
+        target = int(min(target, found.solution.peak) * budget_bytes / plan.peak_bytes)
+    raise infeasible(fused.graph, budget_bytes or 0, known_peaks=[best.peak_bytes if best is not None else keep_all])
+
+
+def _emitted(
+    forward: Program,
+    fused: Fused,
+    found: SegmentPlan,
+    values_of: dict[int, tuple[int, ...]],
+    differentiated: Sequence[int],
+    budget_bytes: int | None,
+    keep_all: int,
+    once: float,
+) -> PolicyPlan:
+    """A found plan as JAX will run it."""
+    names = {value: f"{_PREFIX}{value}" for v in found.keep for value in values_of[v]}
+    names |= {o: f"{_PREFIX}{o}" for q in forward.equations if forbids_replay(q.eqn) is not None for o in q.outs}
+    layout = Layout(_regions(forward, found, values_of), names)
+    emitted = _differentiate(forward, Emitter(forward, layout), differentiated)
+    missing = set(names.values()) - _names_in(emitted.program)
+    if missing:
+        raise RematLabError(f"the names {sorted(missing)} were lost on the way into the program; please report this")
+    result = simulate(emitted.graph, Schedule.from_order(emitted.graph, emitted.graph.steps))
+    extra = emitted.flops(emitted.graph.steps) / once - 1 if once else 0.0
+    return PolicyPlan(forward.abstract(), fused, layout, budget_bytes, found, result.peak, keep_all, extra)
+
+
+def _whole(program: Program) -> Region:
+    return Region(0, len(program.equations))
+
+
+def _inexact(program: Program, wanted: Sequence[int] | None) -> tuple[int, ...]:
+    candidates = range(len(program.inputs)) if wanted is None else wanted
+    return tuple(i for i in candidates if jax.dtypes.issubdtype(program.avals[program.inputs[i]].dtype, jax.numpy.inexact))
+
+
+def _all_names(program: Program) -> dict[int, str]:
+    """A name for every array, so that the values of the forward program can be found in the differentiated one."""
+    return {
+        o: f"{_PREFIX}{o}"
+        for q in program.equations
+        for o in q.outs
+        if hasattr(program.avals[o], "dtype") and not jax.dtypes.issubdtype(program.avals[o].dtype, jax.dtypes.extended)
+    }
+
+
+def _differentiate(program: Program, emitter: Emitter, differentiated: Sequence[int]) -> Fused:
+    """Forward and backward pass of an emitted program as one graph, in the order in which JAX writes it."""
+    shapes = [_shape(program.avals[v]) for v in program.inputs]
+    constants = {v: _shape(program.avals[v]) for v in program.constants}
+    out_avals: list[Any] = [v.aval if isinstance(v, _compat.Literal) else program.avals[v] for v in program.outputs]
+    smooth = [i for i, aval in enumerate(out_avals) if jax.dtypes.issubdtype(aval.dtype, jax.numpy.inexact)]
+
+    def step(values: list[Any], held: dict[int, Any], cotangents: list[Any]) -> list[Any]:
+        def of_moving(moving: list[Any]) -> tuple[list[Any], list[Any]]:
+            filled = list(values)
+            for i, x in zip(differentiated, moving, strict=True):
+                filled[i] = x
+            outputs = emitter.run(held, filled)
+            return [outputs[i] for i in smooth], [x for i, x in enumerate(outputs) if i not in set(smooth)]
+
+        primal, backward, rest = jax.vjp(of_moving, [values[i] for i in differentiated], has_aux=True)
+        return [*primal, *rest, *backward(cotangents)[0]]
+
+    jaxpr = jax.make_jaxpr(step)(shapes, constants, [_shape(out_avals[i]) for i in smooth])
+    return fuse(flatten(jaxpr, merge=False), primal_outputs=len(out_avals), cost=costs.CPU.seconds)
+
+
+def _shape(aval: Any) -> Any:
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
+
+
+def _forward_values(forward: Program, fused: Fused) -> dict[int, tuple[int, ...]]:
+    """For each step all of whose values exist in the forward program, those values."""
+    program, found = fused.program, dict[int, int]()
+    base: dict[int, int] = {}
+    for q in program.equations:
+        if q.name in VIEWS and isinstance(q.ins[0], int):
+            base[q.outs[0]] = base.get(q.ins[0], q.ins[0])
+            name = q.eqn.params.get("name") if q.name == "name" else None
+            if isinstance(name, str) and name.startswith(_PREFIX):
+                node = fused.node_of.get(base[q.outs[0]])
+                if node is not None:
+                    found.setdefault(node, int(name.removeprefix(_PREFIX)))
+    graph = fused.graph
+    return {
+        v: tuple(found[w] for w in graph.written(v))
+        for v in graph.steps
+        if not graph.nodes[v].backward and all(w in found for w in graph.written(v))
+    }
+
+
+def _regions(forward: Program, found: SegmentPlan, values_of: dict[int, tuple[int, ...]]) -> Region:
+    """Segments of the graph as ranges of the forward program's equations."""
+    ends = [0]
+    for v in found.forward.steps:
+        place = max((forward.producer[value] + 1 for value in values_of.get(v, ())), default=0)
+        ends.append(max(ends[-1], place))
+
+    def region(segment: Segment, start: int, stop: int) -> Region:
+        edges = [start, *(ends[child.stop] for child in segment.children[:-1]), stop]
+        children = [region(child, a, b) for child, a, b in zip(segment.children, edges[:-1], edges[1:], strict=False) if a < b]
+        return Region(start, stop, tuple(children) if len(children) > 1 else ())
+
+    return region(found.tree, 0, len(forward.equations))
+
+
+def _names_in(program: Program) -> set[str]:
+    return {q.eqn.params["name"] for q in program.equations if q.name == "name"}
+
+
+def _selected(forward: Program, wanted: Selection) -> frozenset[int]:
+    """Values that the user means: by checkpoint name, and what a name is a copy of, or by predicate."""
+    if callable(wanted):
+        return frozenset(
+            o
+            for q in forward.equations
+            for o in q.outs
+            if wanted(Candidate(q.name, forward.avals[o].shape, forward.avals[o].dtype, forward.bytes[o], q.source_line))
+        )
+    present: dict[str, list[int]] = {}
+    for q in forward.equations:
+        if q.name == "name":
+            present.setdefault(q.eqn.params["name"], []).extend((*q.reads, *q.outs))
+    unknown = sorted(set(wanted) - set(present))
+    if unknown:
+        raise InvalidArgument(f"no value is named {unknown}: the names in this function are {sorted(present) or 'none'}")
+    return frozenset(v for name in wanted for v in present[name])

@@ -1,0 +1,141 @@
+"""Segments → function: a forward program cut into `jax.checkpoint` regions with named values, for every transform.
+
+Equations are bound again, never inlined, so that custom derivative rules, the user's own checkpoints and names, sharding
+constraints and source lines survive. Each matrix product or convolution takes its operands through one
+`optimization_barrier`, with the parameters that the equations up to the next one read. Its transpose ties the gradients of all
+these together: those of the weights are computed before the backward pass goes on, instead of holding their inputs until the
+end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+from jax import lax
+
+from remat_lab import _compat
+from remat_lab.flatten import Program
+from remat_lab.keep import SaveNamed
+from remat_lab.naming import bind_named
+
+_ORDERED = frozenset("dot_general conv_general_dilated".split())
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Equations start..stop-1. All children but the last are checkpointed; equations outside children do not exist.
+
+    Attributes:
+        start: first equation.
+        stop: one past the last.
+        children: regions that partition it; empty for a leaf.
+    """
+
+    start: int
+    stop: int
+    children: tuple[Region, ...] = ()
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a forward program is cut and what it keeps.
+
+    Attributes:
+        root: the whole program.
+        names: names of the values kept inside checkpointed regions.
+        ordered: whether products and convolutions tie their operands.
+    """
+
+    root: Region
+    names: dict[int, str] = field(default_factory=dict[int, str])
+    ordered: bool = True
+
+    @property
+    def policy(self) -> Any:
+        """The `jax.checkpoint` policy of every region; equal for equal names."""
+        return SaveNamed(frozenset(self.names.values())) if self.names else None
+
+
+class Emitter:
+    """Runs one program under one layout. Regions are the same function objects on each call, so that JAX's caches hit."""
+
+    def __init__(self, program: Program, layout: Layout):
+        self.program, self.layout = program, layout
+        self.last_read: dict[int, int] = {}
+        for k, q in enumerate(program.equations):
+            for v in q.reads:
+                self.last_read[v] = k
+        for out in program.outputs:
+            if isinstance(out, int):
+                self.last_read[out] = len(program.equations)
+        self._companions = _companions(program)
+        self._regions: dict[int, tuple[Any, tuple[int, ...], tuple[int, ...]]] = {}
+
+    def run(self, constants: dict[int, Any], args: Sequence[Any]) -> list[Any]:
+        """The program's outputs for its inputs and closed-over arrays."""
+        env = {**constants, **dict(zip(self.program.inputs, args, strict=True))}
+        self._inside(self.layout.root, env)
+        return [v.val if isinstance(v, _compat.Literal) else env[v] for v in self.program.outputs]
+
+    def _inside(self, region: Region, env: dict[int, Any]) -> None:
+        if not region.children:
+            for k in range(region.start, region.stop):
+                self._equation(k, env)
+            return
+        for child in region.children[:-1]:
+            run, reads, writes = self._region(child)
+            self._tie(reads, env)
+            env.update(zip(writes, run(*(env[v] for v in reads)), strict=True))
+        self._inside(region.children[-1], env)
+
+    def _region(self, region: Region) -> tuple[Any, tuple[int, ...], tuple[int, ...]]:
+        if id(region) not in self._regions:
+            equations = self.program.equations[region.start : region.stop]
+            made = [o for q in equations for o in q.outs]
+            inside = set(made)
+            reads = tuple(dict.fromkeys(v for q in equations for v in q.reads if v not in inside))
+            writes = tuple(o for o in made if self.last_read.get(o, -1) >= region.stop)
+
+            def body(*values: Any) -> list[Any]:
+                env = dict(zip(reads, values, strict=True))
+                self._inside(region, env)
+                return [env[v] for v in writes]
+
+            self._regions[id(region)] = (jax.checkpoint(body, policy=self.layout.policy), reads, writes)
+        return self._regions[id(region)]
+
+    def _equation(self, k: int, env: dict[int, Any]) -> None:
+        q = self.program.equations[k]
+        if k in self._companions:
+            self._tie([*dict.fromkeys(q.reads), *(v for v in self._companions[k] if v in env)], env)
+        values = [v.val if isinstance(v, _compat.Literal) else env[v] for v in q.ins]
+        env.update(zip(q.outs, bind_named(q, values, [self.layout.names.get(o) for o in q.outs]), strict=True))
+
+    def _tie(self, reads: Sequence[int], env: dict[int, Any]) -> None:
+        tied = [v for v in reads if self._may_tie(v)]
+        if self.layout.ordered and len(tied) > 1:
+            env.update(zip(tied, lax.optimization_barrier([env[v] for v in tied]), strict=True))
+
+    def _may_tie(self, v: int) -> bool:
+        dtype = getattr(self.program.avals[v], "dtype", None)
+        return dtype is not None and bool(jax.dtypes.issubdtype(dtype, jax.numpy.inexact))
+
+
+def _companions(program: Program) -> dict[int, tuple[int, ...]]:
+    """For each product or convolution, the parameters first read after it and before the next one."""
+    inputs, seen = set(program.inputs), set[int]()
+    found: dict[int, list[int]] = {}
+    last: int | None = None
+    for k, q in enumerate(program.equations):
+        if q.name in _ORDERED:
+            last = k
+            found[k] = []
+        for v in q.reads:
+            if v in inputs and v not in seen:
+                seen.add(v)
+                if last is not None and last != k:
+                    found[last].append(v)
+    return {k: tuple(vs) for k, vs in found.items()}
