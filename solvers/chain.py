@@ -213,6 +213,8 @@ class ChainTable:
         kept = stage.leaves | (stage.inputs if stays else frozenset())
         needed = peak_between(self.graph, steps, live=live, keep=kept, ignore=ignore)
         start = self._slots_for(needed - (0 if stays else self._charge(stage.inputs)))
+        if start > self.slots:
+            return
         self._offer(key, start, [cost_of(self.graph, steps)] * (self.slots + 1 - start), _Choice(0))
 
     def _fill_backward_now(self, key: _Key) -> None:

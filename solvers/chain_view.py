@@ -70,12 +70,16 @@ def view_chain(graph: Graph) -> tuple[Stage, ...]:
         outputs = frozenset({outs[s]} if s < len(outs) else ())
         saved = frozenset(u for b in parts[s] for u in graph.nodes[b].deps if stage_of.get(u) == s)
         advance = _leading_to(graph, piece, outputs)
+        full = _leading_to(graph, piece, saved) if s < len(outs) else tuple(piece)
+        for v in piece:
+            if v not in advance and v not in full:
+                raise UnsupportedGraph(f"node {v} ({graph.nodes[v].name!r}) breaks the chain: nothing needs it: {_ADVICE}")
         stages.append(
             Stage(
                 inputs=inputs,
                 outputs=outputs,
                 advance=advance,
-                full=_leading_to(graph, piece, saved) if s < len(outs) else tuple(piece),
+                full=full,
                 saved=saved,
                 backward=tuple(parts[s]),
                 once=not all(graph.may_recompute(v) for v in advance),

@@ -1,7 +1,8 @@
 """The optimal schedule by mixed-integer programming: Checkmate (Jain et al., MLSys 2020, arXiv:1910.02653, section 4).
 
 Model: first computations in the given order; before each, any earlier steps run again, each at most once and in increasing
-position; values are kept or dropped at any time. Optimal in that space, with no limit on copies, when the backend finishes.
+position; values are kept or dropped at any time. Optimal in that space, with no limit on copies, when the backend finishes;
+where less than 1e-6 of the budget decides, which is the backend's tolerance, the schedule is returned as feasible.
 `checkmate_model` holds the program and lists where it departs from the paper's. Its size grows with the square
 of the graph: up to about 100 nodes it ends within seconds to minutes, beyond about 250 it is seldom worth a try.
 """
@@ -12,14 +13,14 @@ import math
 import time
 from collections.abc import Sequence
 
-from solvers.bounds import describe_scope, impossible
+from solvers.bounds import describe_scope, impossible, infeasible, minimum_budget
 from solvers.checkmate_model import CheckmateModel
 from solvers.errors import UnsupportedGraph
 from solvers.fallback import stopped
 from solvers.graph import Graph
-from solvers.linear import solve_whole
+from solvers.linear import Outcome, solve_whole
 from solvers.lp_bound import prove
-from solvers.orders import best_fit, cost_of
+from solvers.orders import best_fit, cost_of, peak_of
 from solvers.solution import Options, Solution, Status, make_solution
 from solvers.timeline import Timeline
 
@@ -27,6 +28,7 @@ NAME = "checkmate"
 SCOPE = describe_scope("given")
 MAX_VARIABLES = 400_000
 
+_TOLERANCE = 1e-6  # by which the backends let rows be violated; bytes are divided by the budget there
 _BOUND_SHARE = 0.2  # of the time limit, at most, for the linear bound that is returned when time runs out
 
 
@@ -50,6 +52,8 @@ def solve(graph: Graph, budget: int | None, options: Options, *, backend: str = 
     """
     began = time.monotonic()
     incumbent = best_fit(graph, budget, (graph.steps, *options.starts))
+    if incumbent is None and budget is not None and budget < minimum_budget(graph, order="given").bytes:
+        raise infeasible(graph, budget, order="given")
     if budget is None or (incumbent and cost_of(graph, incumbent) <= graph.keep_all_cost):
         once = incumbent or graph.steps
         return make_solution(graph, once, solver=NAME, budget=budget, seconds=time.monotonic() - began)
@@ -92,16 +96,24 @@ def _search(
         raise UnsupportedGraph(
             f"checkmate's program for {len(graph.steps)} steps exceeds {MAX_VARIABLES:,} variables: use intervals, or a start"
         )
-    began = time.monotonic()
-    model = CheckmateModel(timeline, budget)
-    hint = model.hint(incumbent) if incumbent else {}
-    outcome = solve_whole(model.program, seconds=seconds - (time.monotonic() - began), backend=backend, hint=hint)
-    if outcome.infeasible:
-        if incumbent is None:
-            raise impossible(graph, budget)
-        return incumbent, Status.OPTIMAL  # nothing is cheaper than the start that the program was cut down with
-    best = incumbent
-    if outcome.values:
-        best = best_fit(graph, budget, [order for order in (model.order(outcome.values), incumbent) if order])
-    interrupted = Status.INTERRUPTED if outcome.interrupted else Status.TIME_LIMIT
-    return best, Status.OPTIMAL if outcome.optimal and best is not None else interrupted
+    deadline = time.monotonic() + seconds
+    for margin in (0, math.ceil(2 * _TOLERANCE * budget)):
+        model = CheckmateModel(timeline, budget - margin)
+        hint = model.hint(incumbent) if incumbent else {}
+        outcome = solve_whole(model.program, seconds=deadline - time.monotonic(), backend=backend, hint=hint)
+        certain = Status.FEASIBLE if margin else Status.OPTIMAL
+        if outcome.infeasible:
+            if incumbent is None and not margin:
+                raise impossible(graph, budget)
+            return incumbent, certain  # nothing is cheaper than the start that the program was cut down with
+        order = model.order(outcome.values) if outcome.values else None
+        if order is not None and peak_of(graph, order) <= budget:
+            best = best_fit(graph, budget, [order, incumbent] if incumbent else [order])
+            return best, certain if outcome.optimal else _ended(outcome)
+        if not outcome.optimal:
+            return incumbent, _ended(outcome)
+    return incumbent, Status.FEASIBLE
+
+
+def _ended(outcome: Outcome) -> Status:
+    return Status.INTERRUPTED if outcome.interrupted else Status.TIME_LIMIT

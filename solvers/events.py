@@ -8,8 +8,9 @@ during a recomputation, its stage does, and then is accounted for in detail. The
 what the bound says, and so is optimal. In the limit this is Checkmate's program, so it ends; often a tenth of the steps do.
 
 Model: that of `checkmate` and of `brute_force(order="given")`, any number of copies. Optimal up to the backend's relative
-tolerance of 1e-6. Each order that does not fit is also repaired (`repair`), so there is a schedule to return when time runs
-out, and no step dearer than its overhead is considered again.
+tolerance of 1e-6: where less than that part of the budget decides, the schedule is returned as feasible. Each order that does
+not fit is also repaired (`repair`), so there is a schedule to return when time runs out, and no step dearer than its overhead
+is considered again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from solvers.bounds import describe_scope, impossible
+from solvers.bounds import describe_scope, impossible, infeasible, minimum_budget
 from solvers.event_model import EventModel
 from solvers.fallback import stopped
 from solvers.graph import Graph
@@ -69,6 +70,8 @@ def solve(graph: Graph, budget: int | None, options: Options, *, backend: str = 
     try:
         for start in (graph.steps, *options.starts):
             search.offer(start)
+        if search.best is None and budget < minimum_budget(graph, order="given").bytes:
+            raise infeasible(graph, budget, order="given")
         if search.cost > graph.keep_all_cost:
             status = search.run()
     except KeyboardInterrupt:
@@ -158,11 +161,13 @@ class _Search:
                     raise impossible(self.graph, self.budget)
                 return Status.OPTIMAL
             if outcome.values and self._take(model, outcome):
-                return Status.TIME_LIMIT if self.margin and not self.proven() else Status.OPTIMAL
+                return Status.FEASIBLE if self.margin and not self.proven() else Status.OPTIMAL
             if outcome.interrupted:
                 return Status.INTERRUPTED
             self.failures += not outcome.optimal
-        return Status.OPTIMAL if self.proven() else Status.TIME_LIMIT
+        if self.proven():
+            return Status.OPTIMAL
+        return Status.FEASIBLE if self.margin and self.left() > 0 else Status.TIME_LIMIT
 
     def proven(self) -> bool:
         """Whether the best order costs what the bound says, up to the backend's tolerance."""

@@ -10,6 +10,8 @@ from solvers.graph import Graph
 from solvers.orders import best_fit, peak_of
 from solvers.solution import Options, Solution, Status, make_solution
 
+_SECONDS = 1.0  # for each of them; more than enough but for the largest graphs
+
 
 def stopped(
     graph: Graph,
@@ -42,7 +44,7 @@ def stopped(
     peaks = [peak_of(graph, graph.steps), *known_peaks]
     for run in (chen.solve_sqrt, chen.solve, recursive.solve):
         try:
-            orders.append(run(graph, budget, Options()).schedule.order)
+            orders.append(run(graph, budget, Options(time_limit=_SECONDS)).schedule.order)
         except InfeasibleBudget as error:
             peaks.append(error.minimum)
         except UnsupportedGraph:

@@ -41,6 +41,7 @@ RULES: tuple[Rule, ...] = (
     Rule("furthest next use", cost=0, size=0, neighbourhood=Neighbourhood.NONE),
 )
 
+NAME = "greedy"
 _REORDERINGS = 60
 _RESTARTS = 24
 _IMPROVEMENTS = 600  # rounds of large-neighbourhood search
@@ -92,20 +93,20 @@ def solve(graph: Graph, budget: int | None, options: Options) -> Solution:
     start = time.monotonic()
     given = list(graph.steps)
     if budget is None or peak_of(graph, given) <= budget:
-        return make_solution(graph, given, solver="greedy", budget=budget, seconds=time.monotonic() - start)
+        return make_solution(graph, given, solver=NAME, budget=budget, seconds=time.monotonic() - start)
     if budget < minimum_budget(graph).bytes:
         raise _infeasible(graph, budget, given, start + options.time_limit)
     search = _Search(graph, budget, options, start)
     try:
         status = search.run()
     except KeyboardInterrupt:
-        if search.best is None:
-            return stopped(graph, budget, solver="greedy", status=Status.INTERRUPTED, seconds=time.monotonic() - start)
         status = Status.INTERRUPTED
-    if search.best is None:
-        raise _infeasible(graph, budget, search.bases[0], start + options.time_limit)
     seconds, notes = time.monotonic() - start, {"found by": search.found_by}
-    return make_solution(graph, search.best, solver="greedy", budget=budget, seconds=seconds, status=status, notes=notes)
+    if search.best is None:
+        if status is Status.FEASIBLE:
+            raise _infeasible(graph, budget, search.bases[0], start + options.time_limit)
+        return stopped(graph, budget, solver=NAME, status=status, seconds=seconds)
+    return make_solution(graph, search.best, solver=NAME, budget=budget, seconds=seconds, status=status, notes=notes)
 
 
 @dataclass
@@ -178,7 +179,7 @@ class _Search:
             self.best, self.cost, self.found_by = order, cost, name
             if self.options.progress is not None:
                 seconds = time.monotonic() - self.start
-                self.options.progress(Progress("greedy", seconds, cost, self.graph.keep_all_cost))
+                self.options.progress(Progress(NAME, seconds, cost, self.graph.keep_all_cost))
 
 
 def _mixture(rng: random.Random) -> Rule:

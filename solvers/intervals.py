@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from solvers import bounds
-from solvers.errors import InfeasibleBudget
+from solvers.errors import InfeasibleBudget, UnsupportedGraph
 from solvers.fallback import stopped
 from solvers.graph import Graph
 from solvers.intervals_lns import improve
@@ -31,6 +31,7 @@ from solvers.orders import best_fit, keeps_given_order
 from solvers.renumber import Renumbered, first_computations
 from solvers.solution import Options, Solution, Status, make_solution
 
+NAME = "intervals"
 EVERY_MOMENT = 6000
 _WHOLE_SHARE = 0.4  # of the limits, for the whole model
 
@@ -47,6 +48,7 @@ def solve(graph: Graph, budget: int | None, options: Options, *, copies: int | N
 
     Raises:
         InfeasibleBudget: if nothing fits, or nothing that fits was found; its `proven` says which.
+        UnsupportedGraph: if the graph is too large for a model, and neither a start nor greedy eviction fits.
         KeyboardInterrupt: if it came before any schedule was known.
         ValueError: if copies is below 1.
     """
@@ -61,7 +63,7 @@ def solve(graph: Graph, budget: int | None, options: Options, *, copies: int | N
     return make_solution(
         graph,
         other.back(found.schedule.order),
-        solver="intervals",
+        solver=NAME,
         budget=budget,
         seconds=found.seconds,
         status=found.status,
@@ -88,10 +90,16 @@ def _solve(graph: Graph, budget: int | None, options: Options, copies: int | Non
             _explore(search)
     except KeyboardInterrupt:
         search.interrupted = True
+    except UnsupportedGraph:
+        if search.order is None:
+            raise
+        return _solution(search, Status.FEASIBLE, budget, bounds.describe_scope("given"))
     if search.order is None:
-        if search.interrupted:
-            return stopped(graph, search.budget, solver="intervals", status=Status.INTERRUPTED, seconds=search.seconds)
-        raise _infeasible(search)
+        if search.closed:
+            raise _infeasible(search)
+        status = Status.INTERRUPTED if search.interrupted else Status.TIME_LIMIT
+        seconds, peaks = search.seconds, search.peaks
+        return stopped(graph, search.budget, solver=NAME, status=status, seconds=seconds, known_peaks=peaks, order="given")
     if search.closed:
         return _solution(search, Status.OPTIMAL, budget, search.scope)
     return _solution(search, Status.INTERRUPTED if search.interrupted else Status.TIME_LIMIT, budget, search.scope)
@@ -117,7 +125,7 @@ def _solution(search: Search, status: Status, budget: int | None, scope: str) ->
     return make_solution(
         search.graph,
         search.order or (),
-        solver="intervals",
+        solver=NAME,
         budget=budget,
         seconds=search.seconds,
         status=status,

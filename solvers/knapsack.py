@@ -28,6 +28,7 @@ from solvers.segments import Forward
 from solvers.solution import Options, Progress, Solution, Status, make_solution
 from solvers.trim import trim
 
+NAME = "knapsack"
 _LEVELS = (0.0, 0.5, 0.8)  # share of the steps, those of the lowest cost per byte, that may always be recomputed
 _PROBES = 10
 _QUANTA = 500
@@ -163,19 +164,18 @@ def solve(graph: Graph, budget: int | None, options: Options) -> Solution:
                         best, best_cost, found_by = order, cost, name
                         if options.progress is not None:
                             seconds = time.monotonic() - start
-                            options.progress(Progress("knapsack", seconds, cost, graph.keep_all_cost))
+                            options.progress(Progress(NAME, seconds, cost, graph.keep_all_cost))
                 if time.monotonic() - start > options.time_limit:
                     status = Status.TIME_LIMIT
                     break
         except KeyboardInterrupt:
-            if math.isinf(best_cost):
-                seconds = time.monotonic() - start
-                return stopped(graph, budget, solver="knapsack", status=Status.INTERRUPTED, seconds=seconds)
             status = Status.INTERRUPTED
         if math.isinf(best_cost):
-            raise infeasible(graph, budget, known_peaks=peaks)
+            if status is Status.FEASIBLE:
+                raise infeasible(graph, budget, known_peaks=peaks)
+            return stopped(graph, budget, solver=NAME, status=status, seconds=time.monotonic() - start, known_peaks=peaks)
     seconds, notes = time.monotonic() - start, {"found by": found_by}
-    return make_solution(graph, best, solver="knapsack", budget=budget, seconds=seconds, status=status, notes=notes)
+    return make_solution(graph, best, solver=NAME, budget=budget, seconds=seconds, status=status, notes=notes)
 
 
 def _search(forward: Forward, budget: int, work_limit: float | None) -> Iterator[tuple[str, list[int], int]]:

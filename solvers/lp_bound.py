@@ -77,7 +77,7 @@ def prove(graph: Graph, budget: int | None, options: Options, *, backend: str = 
     unit = common_divisor(timeline)
     events = spread(candidates, _FIRST_EVENTS)
     best, rounds, complete = 0.0, 0, False
-    while not complete:
+    while not complete and time.monotonic() < deadline:
         model = EventModel(timeline, max(budget, 1), events)
         outcome = solve_relaxation(model.program, seconds=deadline - time.monotonic(), backend=backend)
         rounds += 1

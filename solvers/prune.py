@@ -22,7 +22,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from solvers.errors import UnsupportedGraph
 from solvers.graph import Graph
+
+MOST_MOMENTS = 1_500_000
 
 Event = tuple[int, int, int]
 
@@ -78,9 +81,14 @@ def every_moment(graph: Graph) -> Moments:
 
 
 def useful_moments(graph: Graph) -> Moments:
-    """Events just before late uses, directly or through other recomputations."""
+    """Events just before late uses, directly or through other recomputations.
+
+    Raises:
+        UnsupportedGraph: if there are more than `MOST_MOMENTS`: they grow with the square of the graph.
+    """
     late = _late_uses(graph)
     stages: dict[int, set[int]] = {}
+    total = len(graph.steps)
     for v in reversed(graph.steps):
         if not worth_recomputing(graph, v):
             continue
@@ -90,6 +98,12 @@ def useful_moments(graph: Graph) -> Moments:
             for reader in graph.readers[w]:
                 found.update(stages.get(reader, ()))
         stages[v] = found
+        total += len(found)
+        if total > MOST_MOMENTS:
+            raise UnsupportedGraph(
+                f"this graph of {len(graph.steps):,} steps has more than {MOST_MOMENTS:,} moments at which a recomputation may "
+                'be useful: use "greedy" or "auto", or give a start to fall back on'
+            )
     return Moments.of(graph, stages)
 
 

@@ -15,7 +15,7 @@ import math
 import time
 from collections.abc import Iterator
 
-from solvers.bounds import describe_scope, impossible, infeasible
+from solvers.bounds import describe_scope, impossible, infeasible, minimum_budget
 from solvers.event_model import EventModel
 from solvers.fallback import stopped
 from solvers.graph import Graph
@@ -51,6 +51,8 @@ def solve(graph: Graph, budget: int | None, options: Options) -> Solution:
     began = time.monotonic()
     deadline = began + options.time_limit
     best = best_fit(graph, budget, (graph.steps, *options.starts))
+    if best is None and budget is not None and budget < minimum_budget(graph, order="given").bytes:
+        raise infeasible(graph, budget, order="given")
     bound, status = graph.keep_all_cost, Status.FEASIBLE
     peaks = [peak_of(graph, graph.steps)]
     if budget is not None and (best is None or cost_of(graph, best) > graph.keep_all_cost):
@@ -93,6 +95,8 @@ def _rounded(graph: Graph, budget: int, proof: Bound, deadline: float) -> Iterat
     full = [p for p, most in enumerate(timeline.most) if most > budget]
     events = sorted({*proof.events, *spread(full, _MOST_EVENTS)})
     for scale in SCALES:
+        if time.monotonic() > deadline:
+            return
         model = EventModel(timeline, max(1, int(budget * scale)), events)
         outcome = solve_relaxation(model.program, seconds=deadline - time.monotonic())
         if not outcome.values:
