@@ -4,8 +4,8 @@
    caller's starts, repaired where they exceed the budget.
 2. On a small graph, a short run of `intervals`, which often ends it there.
 3. In child processes (`team`), as many as there are workers: `chain` where the graph is one, the searches of `greedy` and
-   `knapsack` and a first try of `events`, then `events` and `intervals` from the best few schedules. On a small graph these
-   two come first. Whoever proves the best schedule optimal ends all of it. With one worker they take turns.
+   `knapsack` and a first try of `events`, `improve`, then `events` and `intervals` from the best few schedules. On a small
+   graph the exact ones come first. Whoever proves the best schedule optimal ends all of it. With one worker they take turns.
 
 The exact solvers keep to one order of first computations: that of the best schedule at that moment, or the given one if a
 schedule in it costs no more. `events` first takes small values to be free, so that its bound holds for the whole problem;
@@ -53,10 +53,10 @@ _NO_TIME = 1.0  # seconds in which no part is worth starting
 _IMPROVEMENTS = 60  # rounds of greedy improvement under a work limit
 
 _INTERVALS = Job("intervals", 1.0, exact=True, all_workers=True)
-_GREEDY, _KNAPSACK = Job("greedy", 0.12), Job("knapsack", 0.06)
+_GREEDY, _KNAPSACK, _IMPROVE = Job("greedy", 0.12), Job("knapsack", 0.06), Job("improve", 0.3)
 _EVENTS = Job("events", 1.0, exact=True, scope=describe_scope("given"))
 _EXACT = (replace(_EVENTS, small="free"), replace(_INTERVALS, small="kept"), _EVENTS)
-_EXACT_IN_TURN = (replace(_INTERVALS, small="kept", share=0.4), replace(_EVENTS, small="free", share=0.4), _EVENTS)
+_EXACT_IN_TURN = (replace(_INTERVALS, small="kept", share=0.3), replace(_EVENTS, small="free", share=0.3), _EVENTS)
 
 
 def solve(graph: Graph, budget: int | None, options: Options) -> Solution:
@@ -85,13 +85,16 @@ def _jobs(graph: Graph, workers: int, fits: bool) -> list[Job]:
     """What to run, in the order in which it is started; `fits` tells whether a schedule is known."""
     if not fits and len(graph.steps) > _SMALL:  # a start is what is missing most
         greedy = replace(_GREEDY, share=0.4)
-        jobs = [greedy, replace(_EXACT[0], share=0.4), *_EXACT[1:]] if workers > 1 else [greedy, *_EXACT_IN_TURN]
+        exact = [replace(_EXACT[0], share=0.4), _EXACT[1], _IMPROVE, _EVENTS]
+        jobs = [greedy, *(exact if workers > 1 else _EXACT_IN_TURN)]
     elif workers == 1:
-        jobs = [_GREEDY, _KNAPSACK, *_EXACT_IN_TURN]
+        jobs = [_GREEDY, _KNAPSACK, replace(_IMPROVE, share=0.15), *_EXACT_IN_TURN]
     elif len(graph.steps) <= _SMALL:
         jobs = [*_EXACT, _GREEDY, _KNAPSACK]
-    else:  # events beside greedy may end it at once; if not, it begins anew with what greedy found
-        jobs = [_GREEDY, replace(_EXACT[0], share=0.1), _KNAPSACK, *_EXACT]
+    else:  # events beside greedy may end it at once; if not, it begins anew with what greedy found, and once more at the end
+        free, kept, decided = _EXACT
+        early = replace(_IMPROVE, share=0.12)
+        jobs = [_GREEDY, replace(free, share=0.1), _KNAPSACK, early, replace(free, share=0.35), kept, _IMPROVE, decided]
     try:
         view_chain(graph)
     except UnsupportedGraph:
@@ -241,7 +244,7 @@ class _Search:
         """Passes on the report of a part that runs; the cost only if all values count in it."""
         if job.scope is not None and math.isfinite(progress.lower_bound):
             self.claim(progress.lower_bound, view.scope(job.scope), view.firsts, job.name)
-        if progress.lower_bound <= self.pool.cost:
+        if job.exact and view.firsts == self.graph.steps and progress.lower_bound <= self.pool.cost:
             self.heard = max(self.heard, progress.lower_bound)
         self.report(math.inf if job.small == "free" else progress.cost)
 

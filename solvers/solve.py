@@ -21,6 +21,7 @@ REGISTRY: dict[str, str] = {
     "chen": "solvers.chen:solve",
     "recursive": "solvers.recursive:solve",
     "greedy": "solvers.greedy:solve",
+    "improve": "solvers.improve:solve",
     "knapsack": "solvers.knapsack:solve",
     "revolve": "solvers.revolve:solve",
     "chain": "solvers.chain:solve",

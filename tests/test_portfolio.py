@@ -309,3 +309,16 @@ def test_exact_parts_are_given_up_once_nothing_can_fit_in_their_order(name: str,
     search.take(Answer(None, -math.inf, "", "", error), job, View.of(graph, 6, graph.steps))
     assert search.excluded is excluded
     assert (search.pool.error().minimum, search.pool.error().lower_bound) == (8, max(bound, 4))
+
+
+def test_improve_never_returns_worse_than_its_starts_and_finds_what_was_left_in_them() -> None:
+    graph = hourglass(16)
+    budget = int(0.6 * peak(graph))
+    start = solve(graph, budget, "greedy", time_limit=5).schedule.order
+    wasteful = solve(graph, budget, "knapsack", time_limit=30)
+    better = solve(graph, budget, "improve", time_limit=5, starts=[wasteful.schedule.order])
+    assert better.cost <= wasteful.cost
+    assert better.peak <= budget
+    assert solve(graph, budget, "improve", time_limit=2, starts=[start, wasteful.schedule.order]).cost <= wasteful.cost
+    with pytest.raises(InfeasibleBudget):
+        solve(graph, budget, "improve")
