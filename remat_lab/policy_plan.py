@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from remat_lab.budget import parse_budget
 from remat_lab.errors import InvalidArgument, RematLabError
 from remat_lab.flatten import Program, flatten
 from remat_lab.fuse import Fused, fuse
-from remat_lab.primitives import PLAIN_CALLS, VIEWS, forbids_replay
+from remat_lab.primitives import CALLS, FUSIBLE, PLAIN_CALLS, VIEWS, forbids_replay
 from remat_lab.segments import Emitter, Layout, Region
 from solvers.bounds import infeasible
 from solvers.schedule import Schedule
@@ -238,10 +239,10 @@ def _forward_values(forward: Program, fused: Fused) -> dict[int, tuple[int, ...]
 
 def _regions(forward: Program, found: SegmentPlan, values_of: dict[int, tuple[int, ...]]) -> Region:
     """Segments of the graph as ranges of the forward program's equations."""
-    ends = [0]
+    ends, settled = [0], _settled_cuts(forward)
     for v in found.forward.steps:
         place = max((forward.producer[value] + 1 for value in values_of.get(v, ())), default=0)
-        ends.append(max(ends[-1], place))
+        ends.append(max(ends[-1], settled[place]))
 
     def region(segment: Segment, start: int, stop: int) -> Region:
         edges = [start, *(ends[child.stop] for child in segment.children[:-1]), stop]
@@ -249,6 +250,34 @@ def _regions(forward: Program, found: SegmentPlan, values_of: dict[int, tuple[in
         return Region(start, stop, tuple(children) if len(children) > 1 else ())
 
     return region(found.tree, 0, len(forward.equations))
+
+
+def _settled_cuts(forward: Program) -> list[int]:
+    """For each cut, where to move it: past equations that XLA fuses, to the last place where the fewest bytes cross.
+
+    What crosses a cut has no barrier of its own. Cut between an activation function and what it reads, say, and XLA fuses that
+    into the backward pass too, which keeps everything that it was computed from.
+    """
+    count = len(forward.equations)
+    last = {v: k for k, q in enumerate(forward.equations) for v in q.reads} | {
+        v: count for v in forward.outputs if isinstance(v, int)
+    }
+    change = [0] * (count + 2)
+    for v, k in forward.producer.items():
+        if v in last:
+            change[k + 1] += forward.bytes[v]
+            change[last[v] + 1] -= forward.bytes[v]
+    crossing = list(accumulate(change))
+    settled = list(range(count + 1))
+    for cut in reversed(range(count)):
+        if _is_fusible(forward.equations[cut].eqn) and crossing[settled[cut + 1]] <= crossing[cut]:
+            settled[cut] = settled[cut + 1]
+    return settled
+
+
+def _is_fusible(eqn: _compat.Equation) -> bool:
+    bodies = _compat.sub_jaxprs(eqn) if eqn.primitive.name in CALLS else []
+    return all(map(_is_fusible, (e for body in bodies for e in body.eqns))) if bodies else eqn.primitive.name in FUSIBLE
 
 
 def _names_in(program: Program) -> set[str]:
