@@ -6,13 +6,17 @@ Unlike `nn.remat` it keeps the class's name, from which Flax derives parameter p
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax
 from flax.core.lift import pack
 from flax.linen import Module
+from flax.linen.module import _context
 from flax.linen.transforms import decorator_lift_transform
 
+from remat_lab.errors import InvalidArgument
 from remat_lab.subclass import rebound, subclass
 from remat_lab.trace import Loss
 
@@ -44,6 +48,27 @@ def call_method(decorated: Any, wrapper: Any, args: tuple[Any, ...], kwargs: dic
         fun.compact = True
     plan = not args[0].is_initializing()  # initialization is not differentiated, and its random numbers need room of their own
     return decorator_lift_transform(_lifted, fun, decorated=decorated, plan=plan)(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def no_leaks(name: str) -> Iterator[None]:
+    """While a plain function is traced inside a Module: raises if it changes variables of a Module that it closes over.
+
+    Flax does not look for that, and the variables would hold tracers of a trace that has ended.
+    """
+    roots = {id(m.scope.root): m.scope.root for m in _context.module_stack if m is not None and m.scope is not None}
+
+    def tracers() -> set[int]:
+        variables = [root.variables() for root in roots.values()]
+        return {id(leaf) for leaf in jax.tree.leaves(variables) if isinstance(leaf, jax.core.Tracer)}
+
+    before = tracers()
+    yield
+    if not tracers() <= before:
+        raise InvalidArgument(
+            f"{name} creates or changes variables of a linen Module that it closes over, which would leave tracers in them: "
+            "pass the Module as its first argument, as in rl.remat(lambda module, x: module(x))(module, x)"
+        )
 
 
 def _lifted(core_fn: Callable[..., Any], *, decorated: Any, plan: bool) -> Callable[..., Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import sys
@@ -214,11 +215,13 @@ class Decorated:
         return self.run(body, call)
 
     def _dispatch(self, wrapper: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        guard: Any = contextlib.nullcontext()
         if "flax.linen" in sys.modules:
             from remat_lab import linen
 
             if args and linen.is_bound(args[0]):
                 return linen.call_method(self, wrapper, args, kwargs)
+            guard = linen.no_leaks(self.name)
         if "flax.nnx" in sys.modules:
             from remat_lab import nnx
 
@@ -229,7 +232,8 @@ class Decorated:
 
             if haiku.inside_transform():
                 return haiku.call(self, args, kwargs)
-        return self.plain(*args, **kwargs)
+        with guard:
+            return self.plain(*args, **kwargs)
 
     def _positions(self) -> str:
         parameters = self._loss.parameters
