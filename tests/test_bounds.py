@@ -112,3 +112,18 @@ def test_a_line_of_10000_nodes(order: str) -> None:
     graph = training_chain(5_000)
     assert bounds.minimum_budget(graph, order=order).bytes == 4
     assert graph.keep_all_cost + 1 <= bounds.cost_floor(graph, 4_999) < math.inf
+
+
+def test_the_linear_bound_goes_by_the_name_of_bounds_lp() -> None:
+    from solvers.lp_bound import lp_bound
+
+    assert bounds.lp is lp_bound
+    with pytest.raises(AttributeError, match="no attribute 'ilp'"):
+        _ = bounds.ilp
+
+
+def test_a_proof_for_the_given_order_is_not_called_one_for_any() -> None:
+    """The given order needs 61 bytes, another one 52; a program has shown that 60 do not suffice in the given order."""
+    nodes = (Node("once", 1, 50, recomputable=False), Node("wide", 1, 10), Node("thin", 1, 1, (1,)), Node("end", 1, 1, (0, 2)))
+    error = bounds.impossible(Graph(nodes, (3,)), 60)
+    assert (error.lower_bound, error.relative_to, error.minimum) == (61, "the given order", 61)

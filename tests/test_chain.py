@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
+import random
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies import random_chain
 
-from solvers.brute_force import brute_force
+from solvers.brute_force import brute_force, minimum_budget
 from solvers.chain import ChainTable, chain_order, solve
 from solvers.chain_view import view_chain
 from solvers.errors import InfeasibleBudget, InvalidSchedule, UnsupportedGraph
 from solvers.graph import Graph, Node, chain, training_chain
 from solvers.schedule import Schedule
 from solvers.simulate import simulate
-from solvers.solution import Options, Status
+from solvers.solution import Options, Solution, Status
 
 
 @st.composite
@@ -53,16 +56,22 @@ def peak(graph: Graph, order: list[int] | tuple[int, ...]) -> int:
     return simulate(graph, Schedule.from_order(graph, order)).peak
 
 
+def attempt(graph: Graph, budget: int) -> Solution | InfeasibleBudget:
+    try:
+        return solve(graph, budget, Options())
+    except InfeasibleBudget as error:
+        return error
+
+
 @settings(max_examples=150)
 @given(graph=training_chains(), share=st.floats(0.4, 1.0))
 def test_never_better_than_the_optimum_and_never_above_the_budget(graph: Graph, share: float) -> None:
     budget = int(peak(graph, graph.steps) * share)
-    try:
-        solution = solve(graph, budget, Options())
-    except InfeasibleBudget as error:
-        assert error.minimum > budget
-        assert solve(graph, error.minimum, Options()).peak <= error.minimum
-        if error.proven:
+    solution = attempt(graph, budget)
+    if isinstance(solution, InfeasibleBudget):
+        assert solution.minimum > budget
+        assert solve(graph, solution.minimum, Options()).peak <= solution.minimum
+        if solution.proven:
             with pytest.raises(InfeasibleBudget):
                 brute_force(graph, budget, order="given")
         return
@@ -217,3 +226,18 @@ def test_a_long_chain_needs_no_recursion() -> None:
     assert len(view_chain(graph)) == 1200
     with pytest.raises(InfeasibleBudget):
         solve(training_chain(40), 3, Options())
+
+
+def test_persistent_schedules_are_nearly_always_the_best() -> None:
+    """The oracle finds something cheaper that is not persistent for 13 of the 794 budgets of 400 chains of up to 5 layers."""
+    problems = better = 0
+    for seed in range(400):
+        graph = random_chain(random.Random(seed), max_layers=5)
+        for budget in range(minimum_budget(graph).budget, peak(graph, graph.steps)):
+            order = chain_order(graph, budget)
+            cost = math.inf if order is None else simulate(graph, Schedule.from_order(graph, order)).cost
+            best = brute_force(graph, budget).cost
+            assert cost >= best
+            problems += 1
+            better += cost > best
+    assert (better, problems) == (13, 794)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import graphs, orders, training_graphs
 
-from solvers import checkmate
+from solvers import checkmate, events, intervals, rounding
 from solvers.brute_force import brute_force, minimum_budget
 from solvers.checkmate_model import CheckmateModel
 from solvers.errors import InfeasibleBudget, UnsupportedGraph
-from solvers.graph import Graph, training_chain
+from solvers.graph import Graph, Node, training_chain
 from solvers.linear import solve_whole
 from solvers.schedule import Schedule
 from solvers.simulate import simulate
@@ -104,3 +106,18 @@ def test_refuses_what_is_too_large() -> None:
 def test_an_unknown_backend_is_named() -> None:
     with pytest.raises(ValueError, match="GUESS"):
         checkmate.solve(training_chain(6), 5, LIMIT, backend="GUESS")
+
+
+@pytest.mark.parametrize("solver", [checkmate, events, rounding, intervals], ids=lambda module: module.NAME)
+def test_a_cheaper_start_in_another_order_is_feasible_among_all_schedules(solver: Any) -> None:
+    """In the given order `b` must make room for `c`, and be made again for `d`; `d` right after `b` costs one step less."""
+    nodes = (Node("a", 1, 1), Node("b", 1, 1, (0,)), Node("c", 1, 1, (0,)), Node("d", 1, 1, (1,)), Node("e", 1, 1, (2,)))
+    graph = Graph(nodes, (4,))
+    assert brute_force(graph, 2).cost == 8
+    found = solver.solve(graph, 2, Options(time_limit=30, workers=1, starts=[(0, 1, 3, 0, 2, 4)]))
+    assert found.cost == 6
+    if solver is intervals:  # it searches the order of the start
+        assert found.status is Status.OPTIMAL
+        assert found.scope.startswith("the order of the best start")
+    else:
+        assert (found.status, found.scope, found.lower_bound) == (Status.FEASIBLE, "any schedule", graph.keep_all_cost)

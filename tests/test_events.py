@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,10 @@ from solvers.errors import InfeasibleBudget
 from solvers.event_model import EventModel
 from solvers.graph import Graph, Node, training_chain
 from solvers.linear import Program
+from solvers.orders import runs_in_stages
 from solvers.schedule import Schedule
 from solvers.simulate import simulate
-from solvers.solution import Options, Progress, Status
+from solvers.solution import Options, Progress, Solution, Status
 from solvers.timeline import Timeline
 
 LIMIT = Options(time_limit=30)
@@ -32,17 +34,28 @@ def keep_all_peak(graph: Graph) -> int:
 @given(graph=st.one_of(graphs(max_nodes=7), training_graphs(max_layers=4)), data=st.data())
 def test_equals_brute_force(graph: Graph, data: st.DataObject) -> None:
     budget = data.draw(st.integers(max(1, minimum_budget(graph).budget - 1), keep_all_peak(graph) + 1))
+    found = attempt(graph, budget)
     try:
-        expected = brute_force(graph, budget)
+        expected = brute_force(graph, budget).cost
     except InfeasibleBudget:
-        with pytest.raises(InfeasibleBudget, match="given order") as caught:
-            events.solve(graph, budget, LIMIT)
-        assert caught.value.proven
+        expected = math.inf
+    if isinstance(found, InfeasibleBudget):
+        assert expected == math.inf
+        assert found.proven
+        assert found.relative_to == "the given order"
         return
-    found = events.solve(graph, budget, LIMIT)
-    assert found.status is Status.OPTIMAL
-    assert found.cost == pytest.approx(expected.cost)
     assert found.peak <= budget
+    assert found.status is Status.OPTIMAL
+    # Repairing an order on the way may leave the oracle's space, for something no dearer than all of it.
+    assert found.cost <= expected * (1 + 1e-9)
+    assert found.cost == pytest.approx(expected) or not runs_in_stages(graph, found.schedule.order)
+
+
+def attempt(graph: Graph, budget: int) -> Solution | InfeasibleBudget:
+    try:
+        return events.solve(graph, budget, LIMIT)
+    except InfeasibleBudget as error:
+        return error
 
 
 @settings(max_examples=150)
