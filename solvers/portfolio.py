@@ -42,7 +42,7 @@ from solvers.simulate import simulate
 from solvers.solution import Options, Progress, Solution, Status, make_solution
 from solvers.team import Job, Team, view_for
 from solvers.trim import trim
-from solvers.view import View
+from solvers.view import Small, View
 
 CLASSIC = ("sqrt", "chen", "recursive")
 
@@ -53,10 +53,9 @@ _NO_TIME = 1.0  # seconds in which no part is worth starting
 _IMPROVEMENTS = 60  # rounds of greedy improvement under a work limit
 
 _INTERVALS = Job("intervals", 1.0, exact=True, all_workers=True)
-_GREEDY, _KNAPSACK, _IMPROVE = Job("greedy", 0.12), Job("knapsack", 0.06), Job("improve", 0.3)
-_EVENTS = Job("events", 1.0, exact=True, scope=describe_scope("given"))
-_EXACT = (replace(_EVENTS, small="free"), replace(_INTERVALS, small="kept"), _EVENTS)
-_EXACT_IN_TURN = (replace(_INTERVALS, small="kept", share=0.3), replace(_EVENTS, small="free", share=0.3), _EVENTS)
+_GREEDY, _KNAPSACK, _IMPROVE = Job("greedy", 0.12), Job("knapsack", 0.06), Job("improve", 1.0)
+_EVENTS = Job("events", 1.0, exact=True, refines=True, scope=describe_scope("given"))
+_FREE, _KEPT = replace(_EVENTS, small="free", refines=False), replace(_INTERVALS, small="kept")
 
 
 def solve(graph: Graph, budget: int | None, options: Options) -> Solution:
@@ -82,19 +81,20 @@ def solve(graph: Graph, budget: int | None, options: Options) -> Solution:
 
 
 def _jobs(graph: Graph, workers: int, fits: bool) -> list[Job]:
-    """What to run, in the order in which it is started; `fits` tells whether a schedule is known."""
-    if not fits and len(graph.steps) > _SMALL:  # a start is what is missing most
-        greedy = replace(_GREEDY, share=0.4)
-        exact = [replace(_EXACT[0], share=0.4), _EXACT[1], _IMPROVE, _EVENTS]
-        jobs = [greedy, *(exact if workers > 1 else _EXACT_IN_TURN)]
-    elif workers == 1:
-        jobs = [_GREEDY, _KNAPSACK, replace(_IMPROVE, share=0.15), *_EXACT_IN_TURN]
+    """What to run, in the order in which it is started; `fits` tells whether a schedule is known.
+
+    With small values free, `events` is tried beside the heuristics, and begins anew with what these found.
+    """
+    if workers == 1:
+        heuristics = [_GREEDY if fits else replace(_GREEDY, share=0.4), _KNAPSACK, replace(_IMPROVE, share=0.15)]
+        jobs = [*heuristics, replace(_KEPT, share=0.3), _FREE, _EVENTS]
     elif len(graph.steps) <= _SMALL:
-        jobs = [*_EXACT, _GREEDY, _KNAPSACK]
-    else:  # events beside greedy may end it at once; if not, it begins anew with what greedy found, and once more at the end
-        free, kept, decided = _EXACT
-        early = replace(_IMPROVE, share=0.12)
-        jobs = [_GREEDY, replace(free, share=0.1), _KNAPSACK, early, replace(free, share=0.35), kept, _IMPROVE, decided]
+        jobs = [_FREE, _KEPT, _EVENTS, _GREEDY, _KNAPSACK, _IMPROVE]
+    elif not fits:  # a start is what is missing most
+        jobs = [replace(_GREEDY, share=0.4), replace(_FREE, share=0.4), _EVENTS, _KEPT, _IMPROVE]
+    else:
+        first, second = replace(_FREE, share=0.1), replace(_FREE, share=0.5)
+        jobs = [_GREEDY, first, _EVENTS, _KNAPSACK, replace(_IMPROVE, share=0.12), second, _EVENTS, _KEPT, _IMPROVE]
     try:
         view_chain(graph)
     except UnsupportedGraph:
@@ -109,6 +109,7 @@ class _Search:
         self.graph, self.budget, self.options, self.began = graph, budget, options, began
         self.pool = Pool(graph, budget)
         self.excluded = False  # whether it is proven that nothing fits in the order that the exact parts keep to
+        self.settled: set[tuple[str, Small, tuple[int, ...]]] = set()  # exact jobs that ended with a proof, and their orders
         self.ends: dict[str, str] = {}
         self.heard = graph.keep_all_cost  # the highest bound of a part that still runs, for reports only
         self.told = (math.inf, -math.inf)
@@ -206,6 +207,8 @@ class _Search:
         self.ends[job.name if job.small != "free" else f"{job.name} with small values free"] = answer.status
         if answer.order is not None:
             self._take_order(view.back(answer.order), job)
+        if job.exact and answer.status == Status.OPTIMAL.value:
+            self.settled.add((job.name, job.small, view.firsts))
         if job.exact and math.isfinite(answer.bound):
             self.claim(answer.bound, view.scope(answer.scope), view.firsts, job.name)
         if answer.infeasible is not None:

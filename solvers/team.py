@@ -28,6 +28,7 @@ class Job:
         exact: whether it keeps to an order of first computations and its bounds count; it then starts from the best order.
         small: what it does about small values.
         all_workers: whether it takes all workers that are free, rather than one.
+        refines: whether it is worth a try only once the same solver is done with small values free.
         scope: what the bounds that it reports while it runs hold for; None if that is not known beforehand.
     """
 
@@ -36,6 +37,7 @@ class Job:
     exact: bool = False
     small: Small = "decided"
     all_workers: bool = False
+    refines: bool = False
     scope: str | None = None
 
 
@@ -45,6 +47,7 @@ class Search(Protocol):
     pool: Pool
     options: Options
     excluded: bool
+    settled: set[tuple[str, Small, tuple[int, ...]]]
 
     @property
     def left(self) -> float:
@@ -101,7 +104,15 @@ class Team:
         free = self.workers - sum(used for _, used, _ in self._running.values())
         while self.jobs and free > 0 and self.search.left > 2 * _MARGIN:
             job = self.jobs.pop(0)
-            free -= self._start(job, free if job.all_workers else 1)
+            if self._is_worth_a_try(job):
+                free -= self._start(job, free if job.all_workers else 1)
+
+    def _is_worth_a_try(self, job: Job) -> bool:
+        """Whether an exact job was not proved optimal before, for this order; and, if it refines another one, that one was."""
+        if not job.exact:
+            return True
+        firsts, settled = best_order(self.search.pool), self.search.settled
+        return (job.name, job.small, firsts) not in settled and (not job.refines or (job.name, "free", firsts) in settled)
 
     def _start(self, job: Job, workers: int) -> int:
         """Starts one job; returns how many workers it takes."""
