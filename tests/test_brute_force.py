@@ -123,7 +123,7 @@ def test_guidance_does_not_change_the_optimum(graph: Graph, order: Literal["give
     budget = data.draw(st.integers(minimum_budget(graph, order=order).budget, keep_all))
     guided = brute_force(graph, budget, order=order).cost
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("solvers.brute_force._Space.debt", lambda space, state: 0.0)
+        patch.setattr("solvers.state_space.StateSpace.debt", lambda space, state: 0.0)
         assert brute_force(graph, budget, order=order).cost == guided
 
 
