@@ -90,7 +90,7 @@ def checkpoint_name_of(eqn: Equation) -> str | None:
     """The name that a `checkpoint_name` equation gives; under JAX_REMAT3 it is another primitive."""
     if eqn.primitive is name_p:
         return str(eqn.params["name"])
-    prim = eqn.params.get("_prim")
+    prim: Any = eqn.params.get("_prim")
     return str(prim.name) if type(prim).__name__ in ("CheckpointName", "CheckpointNameFwd") else None
 
 

@@ -167,7 +167,7 @@ def _recomputed(options: Options, jaxpr: Any, consts: Sequence[Any], plans: dict
         return planned_checkpoint(
             plain,
             budget=options.budget,
-            **({} if options.solver == "auto" else {"solver": options.solver}),
+            solver=options.solver,
             must_save=options.must_save,
             must_recompute=options.must_recompute,
             time_limit=options.time_limit,
