@@ -144,7 +144,7 @@ class IntervalModel:
                 m.add_exactly_one(booleans + [~x for x in happens])
                 self._serves.update(((read.by, u, i), b) for i, b in zip(candidates, booleans, strict=True))
                 conditions = [(i, [b]) for i, b in zip(candidates, booleans, strict=True)]
-                if candidates[0] == 0 and isinstance(read.when, int):
+                if candidates[0] == 0 and isinstance(read.when, int) and read.happens is None:
                     from_first.append((read.when, booleans[0]))
             for i, literals in conditions:
                 served[i].append((read.when, literals))

@@ -257,3 +257,10 @@ def test_known_optima(name: str, fraction: float, shared: Path) -> None:
     found = intervals.solve(graph, int(fraction * keep_all_peak(graph)), Options(time_limit=120, workers=2), copies=2)
     assert found.status is Status.OPTIMAL
     assert 100 * found.overhead == pytest.approx(OPTIMA[name, fraction], abs=6e-4)
+
+
+def test_a_read_that_may_not_happen_does_not_tie_those_after_it() -> None:
+    """`g` could run again at one moment only, so the times of its reads are fixed, but it need not."""
+    rows = [(0, 1, ()), (0, 6, ()), (1, 9, ()), (0, 8, (0, 1)), (0, 1, (0,)), (0, 0, ()), (1, 1, (1, 2)), (0, 0, (2, 3, 6))]
+    graph = Graph(tuple(Node(name, *row) for name, row in zip("abcdefgh", rows, strict=True)), (7,))
+    check_against_oracle(graph, 24, 2)
