@@ -49,6 +49,8 @@ CLASSIC = ("sqrt", "chen", "recursive")
 _SMALL = 120  # steps; a graph for which a short exact run is worth a try
 _SMALL_SECONDS, _SMALL_SHARE = 3.0, 0.1
 _QUICK_SHARE = 0.02  # of the time limit, for each quick step
+_FIRST_SHARE = 0.3  # of the time limit, at most, for a first schedule that fits
+_REORDERINGS = 20
 _NO_TIME = 1.0  # seconds in which no part is worth starting
 _IMPROVEMENTS = 60  # rounds of greedy improvement under a work limit
 
@@ -168,14 +170,27 @@ class _Search:
             self._offer_repaired(order, f"start {k}", deadline)
 
     def try_quick_greedy(self) -> None:
-        """Greedy eviction from the given order by the first rules."""
+        """Greedy eviction from the given order by the first rules; where nothing fits, longer and from leaner orders."""
         from solvers.greedy import RULES, greedy_order
+        from solvers.reorder import lean_orders
 
-        deadline = math.inf if self.repeatable else time.monotonic() + _QUICK_SHARE * self.options.time_limit
+        deadline = self._deadline(_QUICK_SHARE)
         for rule in RULES[:3]:
             order = greedy_order(self.graph, self.budget, rule, deadline=deadline)
             if order is not None:
                 self.offer(order, f"greedy, {rule.name}")
+        if self.pool.best is None:
+            deadline = self._deadline(_FIRST_SHARE)
+            rng = random.Random(self.options.seed)
+            bases = lean_orders(self.graph, rng=rng, tries=_REORDERINGS, deadline=deadline)
+            for base in bases[:2]:
+                order = greedy_order(self.graph, self.budget, base=base, deadline=deadline)
+                if order is not None:
+                    self.offer(order, "greedy on a leaner order")
+                    break
+
+    def _deadline(self, share: float) -> float:
+        return math.inf if self.repeatable else time.monotonic() + share * self.options.time_limit
 
     def take_turns(self) -> None:
         """Greedy improvement by rounds, the linear bound to its end, then `intervals` by deterministic work."""
@@ -199,7 +214,8 @@ class _Search:
 
     def _run_here(self, job: Job, options: Options) -> None:
         view = view_for(job, self.graph, self.pool)
-        options = replace(options, starts=view.starts(self.pool), progress=lambda progress: self.hear(progress, job, view))
+        starts = view.starts(self.pool, confined=job.exact)
+        options = replace(options, starts=starts, progress=lambda progress: self.hear(progress, job, view))
         self.take(run_here(job.name, view.graph, self.budget, options), job, view)
 
     def take(self, answer: Answer, job: Job, view: View) -> None:

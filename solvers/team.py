@@ -119,7 +119,13 @@ class Team:
         search = self.search
         seconds = min(search.left - _MARGIN, max(1.0, job.share * search.options.time_limit))
         view = view_for(job, search.pool.graph, search.pool)
-        options = replace(search.options, time_limit=seconds, workers=workers, starts=view.starts(search.pool), progress=None)
+        options = replace(
+            search.options,
+            time_limit=seconds,
+            workers=workers,
+            starts=view.starts(search.pool, confined=job.exact),
+            progress=None,
+        )
         tell: Callable[[Part, Progress | Answer], None] = lambda part, message: self._messages.put((part, message))  # noqa: E731
         try:
             part = Part(job.name, view.graph, search.pool.budget, options, tell)

@@ -48,12 +48,17 @@ class View:
         seen = {"decided": renumbered.graph, "kept": essentials.kept, "free": essentials.free}[small]
         return cls(graph, seen, firsts, renumbered, essentials, small)
 
-    def starts(self, pool: Pool) -> tuple[tuple[int, ...], ...]:
-        """The best few schedules of the pool that are schedules of this view, cheapest first."""
+    def starts(self, pool: Pool, *, confined: bool = True) -> tuple[tuple[int, ...], ...]:
+        """The best few schedules of the pool that are schedules of this view, cheapest first.
+
+        Args:
+            pool: where they are.
+            confined: whether the part keeps to the order of this view; schedules in other orders are then put into it.
+        """
         found: dict[tuple[int, ...], float] = {}
         for known in pool.found:
             order = self.renumbered.there(known.order)
-            if first_computations(order) != self.graph.steps:
+            if confined and first_computations(order) != self.graph.steps:
                 order = tuple(in_given_order(self.graph, order))
             if self.small == "kept":
                 order = self.essentials.keeping(order)
