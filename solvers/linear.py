@@ -167,12 +167,19 @@ def _solve(
 def _run(solver: pywraplp.Solver, parameters: pywraplp.MPSolverParameters) -> tuple[int, bool]:
     """Runs the solver in a thread (it releases the interpreter's lock), so that Ctrl-C is noticed at once."""
     statuses: list[int] = []
-    thread = threading.Thread(target=lambda: statuses.append(solver.Solve(parameters)), daemon=True)
-    interrupted = False
-    thread.start()
-    while thread.is_alive():
+    ended = threading.Event()  # Thread.is_alive and join cannot be relied on after an interrupt during join (CPython 3.12)
+
+    def search() -> None:
         try:
-            thread.join(_POLL_SECONDS)
+            statuses.append(solver.Solve(parameters))
+        finally:
+            ended.set()
+
+    interrupted = False
+    threading.Thread(target=search, daemon=True).start()
+    while not ended.is_set():
+        try:
+            ended.wait(_POLL_SECONDS)
         except KeyboardInterrupt:
             interrupted = True
             if not solver.InterruptSolve():
