@@ -11,10 +11,10 @@ from typing import Any
 
 import jax
 from jax._src import effects, source_info_util
+from jax._src.ad_checkpoint import name_p  # in jax.ad_checkpoint since 0.12
 from jax._src.debugging import OrderedDebugEffect
 from jax._src.state import discharge
 from jax._src.state.types import AbstractRef, RefEffect
-from jax.ad_checkpoint import name_p
 from jax.extend import core as jex
 from jax.interpreters import partial_eval as pe
 
@@ -94,6 +94,12 @@ def checkpoint_name_of(eqn: Equation) -> str | None:
     return str(prim.name) if type(prim).__name__ in ("CheckpointName", "CheckpointNameFwd") else None
 
 
+def remat_traced_body(eqn: Equation) -> Any | None:
+    """What a region of `jax.checkpoint` computes again under JAX_REMAT3, where a primitive of another kind stands for it."""
+    prim = eqn.params.get("_prim")
+    return prim.params["jaxpr"] if type(prim).__name__ == "RematTraced" else None
+
+
 def bodies(eqn: Equation) -> list[Any]:
     """As `sub_jaxprs`, and what an equation of a high-level primitive (JAX_REMAT3) holds."""
     return list(jex.jaxprs_in_params(eqn.params)) + list(
@@ -139,5 +145,6 @@ def trace_like(fun: Any, jaxpr: Any) -> Any:
 def shape_of(aval: Any) -> jax.ShapeDtypeStruct:
     """The type of an array as an argument for tracing, with the mesh axes of `shard_map` that it varies over."""
     sharding = None if aval.sharding.mesh.empty else aval.sharding
-    varying = {key: getattr(aval, key) for key in ("manual_axis_type", "vma") if hasattr(aval, key)}  # jax >= 0.12, before
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type, sharding=sharding, **varying)
+    return jax.ShapeDtypeStruct(
+        aval.shape, aval.dtype, weak_type=aval.weak_type, sharding=sharding, manual_axis_type=aval.manual_axis_type
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import haiku
 from haiku._src import base, stateful
 
 
@@ -16,6 +17,6 @@ def call(decorated: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Calls a decorated function whose Haiku state is passed in and out."""
 
     def remat(stateful_fun: Any) -> Any:
-        return decorated.of(stateful_fun).plain
+        return decorated.of(stateful_fun, plan=not haiku.running_init()).plain  # as for linen
 
     return stateful.thread_hk_state_in_kwargs(remat)(decorated.fun)(*args, **kwargs)

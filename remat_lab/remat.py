@@ -172,9 +172,10 @@ class Decorated:
         wrapper.method_handler_wrapped = True  # type: ignore[attr-defined]  # flax.linen: `linen.call_method` does that
         return wrapper
 
-    def of(self, fun: Callable[..., Any]) -> Decorated:
-        """The same options for a function that stands for this one in a framework."""
-        other = Decorated(fun, self.options, (self._loss.static_argnums, self._loss.static_argnames))
+    def of(self, fun: Callable[..., Any], plan: bool) -> Decorated:
+        """The same options for a function that stands for this one in a framework; without a plan unless `plan`."""
+        options = self.options if plan else self.options.without_plan()
+        other = Decorated(fun, options, (self._loss.static_argnums, self._loss.static_argnames))
         other.plans = self.plans
         return other
 
