@@ -39,8 +39,9 @@ class Equation:
 
     @property
     def name(self) -> str:
-        """The primitive's name."""
-        return self.eqn.primitive.name
+        """The primitive's name; "name" for `checkpoint_name` under JAX_REMAT3 too, where another primitive stands for it."""
+        name = self.eqn.primitive.name
+        return "name" if name == "call_hi_primitive" and _compat.checkpoint_name_of(self.eqn) is not None else name
 
     @property
     def reads(self) -> tuple[int, ...]:
@@ -143,7 +144,7 @@ class _Builder:
 
         for eqn in jaxpr.eqns:
             ins = tuple(map(read, eqn.invars))
-            body = _call_body(eqn) if eqn.primitive.name in self.calls else None
+            body = _call_body(eqn, self.calls)
             if body is not None:
                 results = self.inline(body, dict(zip(body.invars, ins, strict=True)), (*calls, eqn))
                 scope.update(zip(eqn.outvars, results, strict=True))
@@ -165,7 +166,11 @@ class _Builder:
         return outs
 
 
-def _call_body(eqn: _compat.Equation) -> Any | None:
+def _call_body(eqn: _compat.Equation, calls: frozenset[str]) -> Any | None:
+    if eqn.primitive.name == "call_hi_primitive" and "checkpoint" in calls:
+        return _compat.remat_traced_body(eqn)
+    if eqn.primitive.name not in calls:
+        return None
     if eqn.primitive.name in ("jit", "pjit") and not _compat.is_unspecified_call(eqn):
         return None
     return next((eqn.params[key] for key in ("jaxpr", "call_jaxpr") if key in eqn.params), None)

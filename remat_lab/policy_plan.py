@@ -17,6 +17,7 @@ from remat_lab.fuse import Fused, fuse
 from remat_lab.primitives import CALLS, FUSIBLE, PLAIN_CALLS, VIEWS, forbids_replay
 from remat_lab.segments import Emitter, Layout, Region
 from solvers.bounds import infeasible
+from solvers.errors import InfeasibleBudget
 from solvers.schedule import Schedule
 from solvers.segment_search import FORMS, SegmentPlan, search
 from solvers.segments import Segment
@@ -132,14 +133,19 @@ def plan_policy(
     options = Options(time_limit=time_limit / _ROUNDS, seed=seed)
     target, best = budget_bytes, None
     for _ in range(_ROUNDS):
-        found = search(
-            fused.graph,
-            target,
-            options,
-            keepable=frozenset(v for v, made in values_of.items() if not dropped.intersection(made)),
-            always=frozenset(v for v, made in values_of.items() if saved.intersection(made)),
-            form=solver,
-        )
+        try:
+            found = search(
+                fused.graph,
+                target,
+                options,
+                keepable=frozenset(v for v, made in values_of.items() if not dropped.intersection(made)),
+                always=frozenset(v for v, made in values_of.items() if saved.intersection(made)),
+                form=solver,
+            )
+        except InfeasibleBudget:
+            if best is None:
+                raise
+            break
         plan = _emitted(forward, fused, found, values_of, differentiated, budget_bytes, keep_all, once)
         best = plan if best is None or plan.peak_bytes < best.peak_bytes else best
         if target is None or budget_bytes is None or plan.peak_bytes <= budget_bytes:
@@ -224,8 +230,8 @@ def _forward_values(forward: Program, fused: Fused) -> dict[int, tuple[int, ...]
     for q in program.equations:
         if q.name in VIEWS and isinstance(q.ins[0], int):
             base[q.outs[0]] = base.get(q.ins[0], q.ins[0])
-            name = q.eqn.params.get("name") if q.name == "name" else None
-            if isinstance(name, str) and name.startswith(_PREFIX):
+            name = _compat.checkpoint_name_of(q.eqn)
+            if name is not None and name.startswith(_PREFIX):
                 node = fused.node_of.get(base[q.outs[0]])
                 if node is not None:
                     found.setdefault(node, int(name.removeprefix(_PREFIX)))
@@ -281,7 +287,7 @@ def _is_fusible(eqn: _compat.Equation) -> bool:
 
 
 def _names_in(program: Program) -> set[str]:
-    return {q.eqn.params["name"] for q in program.equations if q.name == "name"}
+    return {name for q in program.equations if (name := _compat.checkpoint_name_of(q.eqn)) is not None}
 
 
 def _selected(forward: Program, wanted: Selection) -> frozenset[int]:
@@ -295,8 +301,9 @@ def _selected(forward: Program, wanted: Selection) -> frozenset[int]:
         )
     present: dict[str, list[int]] = {}
     for q in forward.equations:
-        if q.name == "name":
-            present.setdefault(q.eqn.params["name"], []).extend((*q.reads, *q.outs))
+        name = _compat.checkpoint_name_of(q.eqn)
+        if name is not None:
+            present.setdefault(name, []).extend((*q.reads, *q.outs))
     unknown = sorted(set(wanted) - set(present))
     if unknown:
         raise InvalidArgument(f"no value is named {unknown}: the names in this function are {sorted(present) or 'none'}")
