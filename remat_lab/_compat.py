@@ -96,15 +96,14 @@ def checkpoint_name_of(eqn: Equation) -> str | None:
 
 def remat_traced_body(eqn: Equation) -> Any | None:
     """What a region of `jax.checkpoint` computes again under JAX_REMAT3, where a primitive of another kind stands for it."""
-    prim = eqn.params.get("_prim")
+    prim: Any = eqn.params.get("_prim")
     return prim.params["jaxpr"] if type(prim).__name__ == "RematTraced" else None
 
 
 def bodies(eqn: Equation) -> list[Any]:
     """As `sub_jaxprs`, and what an equation of a high-level primitive (JAX_REMAT3) holds."""
-    return list(jex.jaxprs_in_params(eqn.params)) + list(
-        jex.jaxprs_in_params(getattr(eqn.params.get("_prim"), "params", None) or {})
-    )
+    prim: Any = eqn.params.get("_prim")
+    return [*jex.jaxprs_in_params(eqn.params), *jex.jaxprs_in_params(getattr(prim, "params", None) or {})]
 
 
 def effects_to_run_once(eqn: Equation) -> list[Any]:
