@@ -12,6 +12,7 @@ from remat_lab.errors import InvalidArgument, InvalidLoss
 from remat_lab.flatten import flatten
 from remat_lab.fuse import CostRule, Fused, fuse
 from remat_lab.plans import Plan
+from remat_lab.policy_plan import Selection, keep_always, select_values
 from remat_lab.starts import starts
 from remat_lab.trace import Call, Loss
 from solvers.simulate import keep_all_peak
@@ -34,6 +35,8 @@ def plan(
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
     costs: str | CostRule = "roofline",
+    must_save: Selection = (),
+    must_recompute: Selection = (),
     time_limit: float = 60.0,
     seed: int = 0,
     workers: int | None = None,
@@ -53,6 +56,9 @@ def plan(
         static_argnums: arguments not to trace, by position. Booleans, strings and functions are never traced.
         static_argnames: the same by name.
         costs: what recomputation is charged: "roofline" (seconds), "flops", or a function of (flops, moved_bytes).
+        must_save: values never to recompute, as the user's checkpoint names or a predicate of `policy_plan.Candidate`. In exact
+            schedules this is about values that are written; others are computed inside the step that reads them.
+        must_recompute: values that `Plan.apply` never keeps, likewise; exact schedules keep what pays.
         time_limit: seconds for the solver.
         seed: of the solver.
         workers: threads of the solver; None for all cores.
@@ -70,7 +76,8 @@ def plan(
     """
     loss = _as_loss(fun, argnums, has_aux, static_argnums, static_argnames)
     limits = {"time_limit": time_limit, "seed": seed, "workers": workers, "progress": progress}
-    return _plan(loss, loss.call(args, kwargs), budget=budget, solver=solver, costs=costs, **limits)
+    wanted = {"must_save": must_save, "must_recompute": must_recompute}
+    return _plan(loss, loss.call(args, kwargs), budget=budget, solver=solver, costs=costs, **wanted, **limits)
 
 
 def _plan(
@@ -80,13 +87,17 @@ def _plan(
     budget: int | float | str | None,
     solver: str = "auto",
     costs: str | CostRule = "roofline",
+    must_save: Selection = (),
+    must_recompute: Selection = (),
     **limits: Any,
 ) -> Plan:
     start = time.perf_counter()
-    fused = analyse(loss, call, costs=costs)
+    fused = keep_always(analyse(loss, call, costs=costs), must_save)
+    select_values(fused.program, must_recompute)  # refuses names that do not exist before anything is solved
     budget_bytes = None if budget is None else parse_budget(budget, keep_all_peak(fused.graph))
     solution = _solve(fused, budget_bytes, solver, **limits)
-    return Plan(loss, call.abstract(), fused, solution, budget_bytes, time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    return Plan(loss, call.abstract(), fused, solution, budget_bytes, seconds, must_save, must_recompute)
 
 
 def analyse(loss: Loss, call: Call, *, costs: str | CostRule = "roofline") -> Fused:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.custom_derivatives import SymbolicZero
 
@@ -18,23 +19,29 @@ from remat_lab import _compat
 from remat_lab.flatten import Equation
 
 
-def bind_named(q: Equation, values: Sequence[Any], names: Sequence[str | None]) -> list[Any]:
+def bind_named(q: Equation, values: Sequence[Any], names: Sequence[str | None], *, kept: bool = True) -> list[Any]:
     """Runs an equation; results with a name carry it, in the derivative too.
 
     Args:
         q: the equation.
         values: its operands.
         names: a name or None for each result.
+        kept: whether a `jax.checkpoint` policy will keep what has a name. JAX cannot keep complex numbers by name (it rounds
+            what it keeps, and rounding knows real numbers only), so their parts get it.
     """
     if not any(names):
         return _compat.bind(q.eqn, values)
     if len(q.outs) == 1 and names[0] is not None and _derivative_reads_result(q, values):
-        return [_named_with_rule(q, values, names[0])]
-    return [_name(x, name) for x, name in zip(_compat.bind(q.eqn, values), names, strict=True)]
+        return [_named_with_rule(q, values, names[0], kept)]
+    return [_name(x, name, kept) for x, name in zip(_compat.bind(q.eqn, values), names, strict=True)]
 
 
-def _name(x: Any, name: str | None) -> Any:
-    return x if name is None else checkpoint_name(x, name)
+def _name(x: Any, name: str | None, kept: bool) -> Any:
+    if name is None:
+        return x
+    if kept and jax.dtypes.issubdtype(jax.typeof(x).dtype, jax.numpy.complexfloating):
+        return lax.complex(checkpoint_name(lax.real(x), name), checkpoint_name(lax.imag(x), name))
+    return checkpoint_name(x, name)
 
 
 def _is_differentiable(x: Any) -> bool:
@@ -67,10 +74,10 @@ def _derivative(q: Equation, values: Sequence[Any], moving: Sequence[int]) -> An
     return jax.make_jaxpr(run)(list(values), [values[i] for i in moving])
 
 
-def _named_with_rule(q: Equation, values: Sequence[Any], name: str) -> Any:
+def _named_with_rule(q: Equation, values: Sequence[Any], name: str, kept: bool) -> Any:
     @jax.custom_jvp
     def named(*operands: Any) -> Any:
-        return checkpoint_name(_compat.bind(q.eqn, operands)[0], name)
+        return _name(_compat.bind(q.eqn, operands)[0], name, kept)
 
     def rule(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         moving = [i for i, t in enumerate(tangents) if not isinstance(t, SymbolicZero) and _is_differentiable(primals[i])]
@@ -87,7 +94,7 @@ def _named_with_rule(q: Equation, values: Sequence[Any], name: str) -> Any:
         for eqn in jaxpr.eqns:
             results = _compat.bind(eqn, [read(v) for v in eqn.invars])
             for var, result in zip(eqn.outvars, results, strict=True):
-                env[var] = checkpoint_name(result, name) if var is jaxpr.outvars[0] else result
+                env[var] = _name(result, name, kept) if var is jaxpr.outvars[0] else result
         return read(jaxpr.outvars[0]), read(jaxpr.outvars[1])
 
     named.defjvp(rule, symbolic_zeros=True)

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Literal
 
 import jax
 
 from remat_lab.applied import applied, forward_function
 from remat_lab.emit import run_schedule
 from remat_lab.errors import InvalidArgument, InvalidLoss, PlanMismatch
+from remat_lab.explain import Explanation, explain
 from remat_lab.flatten import Program, flatten
 from remat_lab.fuse import Fused
 from remat_lab.measure import SCHEDULERS, Compiled, compile_program
-from remat_lab.policy_plan import PolicyPlan, plan_policy
+from remat_lab.policy_plan import PolicyPlan, Selection, plan_policy
 from remat_lab.summary import summarise
 from remat_lab.trace import Call, Loss, Traced
 from remat_lab.verify import Difference, largest_difference
@@ -61,6 +62,8 @@ class Plan:
         solution: the solver's answer.
         budget_bytes: largest peak of temporaries allowed; None if no budget was given.
         seconds: time of tracing, grouping and solving.
+        must_save: what is always kept.
+        must_recompute: what `apply` never keeps.
     """
 
     loss: Loss
@@ -69,6 +72,8 @@ class Plan:
     solution: Solution
     budget_bytes: int | None
     seconds: float
+    must_save: Selection = ()
+    must_recompute: Selection = ()
 
     @property
     def graph(self) -> Graph:
@@ -107,8 +112,21 @@ class Plan:
         )
 
     def summary(self) -> str:
-        """What the plan keeps, recomputes and costs, in about ten lines of text."""
+        """What the plan keeps, recomputes and costs, in about ten lines; with what `apply` costs once it has been planned."""
         return summarise(self)
+
+    def explain(self, form: Literal["exact", "policy"] = "exact") -> Explanation:
+        """A table of what is kept and what is recomputed: bytes, type, primitive, the user's line, and why.
+
+        Args:
+            form: "exact" for `value_and_grad`, "policy" for `apply`.
+        """
+        if form not in ("exact", "policy"):
+            raise InvalidArgument(f'form={form!r} is unknown: "exact" explains value_and_grad, "policy" explains apply')
+        if form == "exact":
+            return explain(self.fused, self.schedule, f"exact schedule of {self.loss.name}")
+        found = self.policy_plan
+        return explain(found.fused, found.schedule, f"jax.checkpoint regions of {self.loss.name}")
 
     def value_and_grad(self) -> Callable[..., Any]:
         """The step as a function with the loss's signature.
@@ -143,6 +161,8 @@ class Plan:
             self.call.values,
             budget=_UNLIMITED if self.budget_bytes is None else self.budget_bytes,
             differentiated=[position[leaf] for leaf in self.call.differentiated],
+            must_save=self.must_save,
+            must_recompute=self.must_recompute,
         )
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 
@@ -18,6 +18,7 @@ from remat_lab.primitives import CALLS, FUSIBLE, PLAIN_CALLS, VIEWS, forbids_rep
 from remat_lab.segments import Emitter, Layout, Region
 from solvers.bounds import infeasible
 from solvers.errors import InfeasibleBudget
+from solvers.graph import Graph
 from solvers.schedule import Schedule
 from solvers.segment_search import FORMS, SegmentPlan, search
 from solvers.segments import Segment
@@ -86,6 +87,12 @@ class PolicyPlan:
         """The schedule that the segments amount to."""
         return None if self.segments is None else self.segments.solution
 
+    @property
+    def schedule(self) -> Schedule:
+        """The order of computations that the segments amount to."""
+        graph = self.fused.graph
+        return Schedule.from_order(graph, graph.steps) if self.segments is None else self.segments.solution.schedule
+
 
 def plan_policy(
     run: Callable[..., Sequence[Any]],
@@ -129,7 +136,7 @@ def plan_policy(
         layout = Layout(_whole(forward), {}, ordered=False)
         return PolicyPlan(forward.abstract(), fused, layout, budget_bytes, None, keep_all, keep_all, 0.0)
     values_of = _forward_values(forward, fused)
-    saved, dropped = _selected(forward, must_save), _selected(forward, must_recompute)
+    saved, dropped = select_values(forward, must_save), select_values(forward, must_recompute)
     options = Options(time_limit=time_limit / _ROUNDS, seed=seed)
     target, best = budget_bytes, None
     for _ in range(_ROUNDS):
@@ -146,7 +153,7 @@ def plan_policy(
             if best is None:
                 raise
             break
-        plan = _emitted(forward, fused, found, values_of, differentiated, budget_bytes, keep_all, once)
+        plan = _emitted(forward, fused, found, values_of, differentiated, budget_bytes, keep_all, once, saved - dropped)
         best = plan if best is None or plan.peak_bytes < best.peak_bytes else best
         if target is None or budget_bytes is None or plan.peak_bytes <= budget_bytes:
             return plan
@@ -164,9 +171,11 @@ def _emitted(
     budget_bytes: int | None,
     keep_all: int,
     once: float,
+    wanted: frozenset[int],
 ) -> PolicyPlan:
     """A found plan as JAX will run it."""
     names = {value: f"{_PREFIX}{value}" for v in found.keep for value in values_of[v]}
+    names |= {v: name for v, name in _all_names(forward).items() if v in wanted}
     names |= {o: f"{_PREFIX}{o}" for q in forward.equations if forbids_replay(q.eqn) is not None for o in q.outs}
     layout = Layout(_regions(forward, found, values_of), names)
     emitted = _differentiate(forward, Emitter(forward, layout), differentiated)
@@ -290,7 +299,7 @@ def _names_in(program: Program) -> set[str]:
     return {name for q in program.equations if (name := _compat.checkpoint_name_of(q.eqn)) is not None}
 
 
-def _selected(forward: Program, wanted: Selection) -> frozenset[int]:
+def select_values(forward: Program, wanted: Selection) -> frozenset[int]:
     """Values that the user means: by checkpoint name, and what a name is a copy of, or by predicate."""
     if callable(wanted):
         return frozenset(
@@ -308,3 +317,18 @@ def _selected(forward: Program, wanted: Selection) -> frozenset[int]:
     if unknown:
         raise InvalidArgument(f"no value is named {unknown}: the names in this function are {sorted(present) or 'none'}")
     return frozenset(v for name in wanted for v in present[name])
+
+
+def keep_always(fused: Fused, must_save: Selection) -> Fused:
+    """The same graph, in which the steps that make certain values may not run twice."""
+    made_by = {v: q for q in fused.program.equations for v in q.outs}
+    fixed: set[int] = set()
+    for value in select_values(fused.program, must_save):
+        while value not in fused.node_of and value in made_by and made_by[value].name in VIEWS and made_by[value].reads:
+            value = made_by[value].reads[0]
+        if value in fused.node_of:
+            fixed.add(fused.graph.step_of(fused.node_of[value]))
+    if not fixed:
+        return fused
+    nodes = tuple(replace(node, recomputable=False) if v in fixed else node for v, node in enumerate(fused.graph.nodes))
+    return replace(fused, graph=Graph(nodes, fused.graph.outputs))

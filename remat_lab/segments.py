@@ -112,7 +112,8 @@ class Emitter:
         if k in self._companions:
             self._tie([*dict.fromkeys(q.reads), *(v for v in self._companions[k] if v in env)], env)
         values = [v.val if isinstance(v, _compat.Literal) else env[v] for v in q.ins]
-        env.update(zip(q.outs, bind_named(q, values, [self.layout.names.get(o) for o in q.outs]), strict=True))
+        names = [self.layout.names.get(o) for o in q.outs]
+        env.update(zip(q.outs, bind_named(q, values, names, kept=bool(self.layout.root.children)), strict=True))
 
     def _tie(self, reads: Sequence[int], env: dict[int, Any]) -> None:
         tied = [v for v in reads if self._may_tie(v)]

@@ -28,6 +28,7 @@ def summarise(plan: Plan) -> str:
         f"  extra FLOPs     {percent(predicted.extra_flops_ratio)} of {once:.3g}",
         *_proof(solution),
         *_recomputed(plan.graph, solution),
+        *_policy(plan),
     ]
     if plan.compiler_options:
         given = ", ".join(f"{key}={value}" for key, value in plan.compiler_options.items())
@@ -113,6 +114,17 @@ def _recomputed(graph: Graph, solution: Solution) -> list[str]:
     often = f", {total} times in all" if total > len(again) else ""
     lines = [f"  recomputed      {len(again)} of {len(graph.steps)} steps{often}{'; the largest' if more else ''}:"]
     return [*lines, *(f"    {name}" for name in named), *([f"   {more}"] if more else [])]
+
+
+def _policy(plan: Plan) -> list[str]:
+    """What `apply` needs and costs, where it has been asked for."""
+    found = plan.__dict__.get("policy_plan")
+    if found is None:
+        return []
+    return [
+        f"  as a policy     {size(found.peak_bytes)} at {percent(found.extra_flops_ratio)} FLOPs, "
+        f"in {max(1, len(found.layout.root.children))} regions with {len(found.layout.names)} named values"
+    ]
 
 
 def _timeline(live: tuple[int, ...], boundary: int | None) -> list[str]:
