@@ -9,7 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from remat_lab.flatten import Program, flatten
+from remat_lab import _compat
+from remat_lab.flatten import Atom, Program, flatten
 from remat_lab.policy_plan import Budget, PolicyPlan, Selection, plan_policy
 from remat_lab.primitives import PLAIN_CALLS
 from remat_lab.segments import Emitter
@@ -59,7 +60,7 @@ def planned_checkpoint(
         program = flatten(jax.make_jaxpr(run)(*leaves), calls=PLAIN_CALLS, merge=False, barriers=True)
         signature = (key, tree, kinds, program.fingerprint)
         if signature not in remembered:
-            shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=x.weak_type) for x in map(jax.typeof, leaves)]
+            shapes = [_compat.shape_of(jax.typeof(x)) for x in leaves]
             remembered[signature] = plan_policy(
                 run,
                 shapes,
@@ -85,7 +86,17 @@ def emitter_for(found: PolicyPlan, program: Program) -> Emitter:
 
 
 def _says_the_same(one: Program, other: Program) -> bool:
-    return all(_equal(a.eqn.params, b.eqn.params) for a, b in zip(one.equations, other.equations, strict=True))
+    atoms = [(one.outputs, other.outputs), *((a.ins, b.ins) for a, b in zip(one.equations, other.equations, strict=True))]
+    return all(_same_atom(x, y) for left, right in atoms for x, y in zip(left, right, strict=True)) and all(
+        _equal(a.eqn.params, b.eqn.params) for a, b in zip(one.equations, other.equations, strict=True)
+    )
+
+
+def _same_atom(one: Atom, other: Atom) -> bool:
+    if isinstance(one, int) or isinstance(other, int):
+        return one is other or one == other
+    x, y = np.asarray(one.val), np.asarray(other.val)
+    return str(one.aval) == str(other.aval) and x.dtype == y.dtype and x.tobytes() == y.tobytes()
 
 
 def _equal(one: dict[str, Any], other: dict[str, Any]) -> bool:

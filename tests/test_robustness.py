@@ -137,7 +137,7 @@ STOPS = {
 
 def test_whoever_searches_can_be_stopped() -> None:
     """All but those that know their schedule without a search, and the one that only improves starts."""
-    assert set(available()) - set(STOPS) == {"keep_all", "revolve", "improve"}
+    assert set(available()) - set(STOPS) == {"keep_all", "revolve"}
 
 
 def interrupt(*_: Any, **__: Any) -> None:
