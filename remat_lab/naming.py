@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.custom_derivatives import SymbolicZero
@@ -31,8 +32,8 @@ def bind_named(q: Equation, values: Sequence[Any], names: Sequence[str | None], 
     """
     if not any(names):
         return _compat.bind(q.eqn, values)
-    if len(q.outs) == 1 and names[0] is not None and _derivative_reads_result(q, values):
-        return [_named_with_rule(q, values, names[0], kept)]
+    if _derivative_reads_results(q, values):
+        return _named_with_rule(q, values, names, kept)
     return [_name(x, name, kept) for x, name in zip(_compat.bind(q.eqn, values), names, strict=True)]
 
 
@@ -48,43 +49,45 @@ def _is_differentiable(x: Any) -> bool:
     return bool(jax.dtypes.issubdtype(jax.typeof(x).dtype, jax.numpy.inexact))
 
 
-def _derivative_reads_result(q: Equation, values: Sequence[Any]) -> bool:
+def _derivative_reads_results(q: Equation, values: Sequence[Any]) -> bool:
     if q.name.startswith("custom_vjp"):
         return False  # its residuals are what the user's forward rule returns
     inexact = [i for i, x in enumerate(values) if _is_differentiable(x)]
     if not inexact:
         return False
     jaxpr = _derivative(q, values, inexact)
-    primal = jaxpr.outvars[0]
-    return any(primal is v for eqn in jaxpr.eqns for v in eqn.invars)
+    results = jaxpr.outvars[: len(q.outs)]
+    return any(result is v for eqn in jaxpr.eqns for v in eqn.invars for result in results)
 
 
 def _derivative(q: Equation, values: Sequence[Any], moving: Sequence[int]) -> Any:
-    """jaxpr of (result, tangent) from all operands and the tangents of the moving ones."""
+    """jaxpr of the results and the tangents of those that have one, from all operands and the tangents of the moving ones."""
 
-    def run(operands: list[Any], tangents: list[Any]) -> tuple[Any, Any]:
-        def of_moving(*inner: Any) -> Any:
+    def run(operands: list[Any], tangents: list[Any]) -> tuple[list[Any], list[Any]]:
+        def of_moving(*inner: Any) -> list[Any]:
             filled = list(operands)
             for i, x in zip(moving, inner, strict=True):
                 filled[i] = x
-            return _compat.bind(q.eqn, filled)[0]
+            return _compat.bind(q.eqn, filled)
 
-        return jax.jvp(of_moving, [operands[i] for i in moving], tangents)
+        results, moved = jax.jvp(of_moving, [operands[i] for i in moving], tangents)
+        return results, [t for x, t in zip(results, moved, strict=True) if _is_differentiable(x)]
 
     return jax.make_jaxpr(run)(list(values), [values[i] for i in moving])
 
 
-def _named_with_rule(q: Equation, values: Sequence[Any], name: str, kept: bool) -> Any:
+def _named_with_rule(q: Equation, values: Sequence[Any], names: Sequence[str | None], kept: bool) -> list[Any]:
     @jax.custom_jvp
-    def named(*operands: Any) -> Any:
-        return _name(_compat.bind(q.eqn, operands)[0], name, kept)
+    def named(*operands: Any) -> list[Any]:
+        return [_name(x, name, kept) for x, name in zip(_compat.bind(q.eqn, operands), names, strict=True)]
 
-    def rule(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    def rule(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         moving = [i for i, t in enumerate(tangents) if not isinstance(t, SymbolicZero) and _is_differentiable(primals[i])]
         if not moving:
-            result = named(*primals)
-            return result, jax.numpy.zeros(result.shape, result.dtype)
+            results = named(*primals)
+            return results, [_zero_tangent(x) for x in results]
         jaxpr = _derivative(q, primals, moving)
+        name_of = dict(zip(jaxpr.outvars[: len(names)], names, strict=True))
         env: dict[Any, Any] = dict(_compat.constants(jaxpr))
         env.update(zip(jaxpr.invars, [*primals, *(tangents[i] for i in moving)], strict=True))
 
@@ -92,10 +95,18 @@ def _named_with_rule(q: Equation, values: Sequence[Any], name: str, kept: bool) 
             return atom.val if isinstance(atom, _compat.Literal) else env[atom]
 
         for eqn in jaxpr.eqns:
-            results = _compat.bind(eqn, [read(v) for v in eqn.invars])
-            for var, result in zip(eqn.outvars, results, strict=True):
-                env[var] = _name(result, name, kept) if var is jaxpr.outvars[0] else result
-        return read(jaxpr.outvars[0]), read(jaxpr.outvars[1])
+            for var, result in zip(eqn.outvars, _compat.bind(eqn, [read(v) for v in eqn.invars]), strict=True):
+                env[var] = _name(result, name_of.get(var), kept)
+        results = [read(v) for v in jaxpr.outvars[: len(names)]]
+        moved = iter(map(read, jaxpr.outvars[len(names) :]))
+        return results, [next(moved) if _is_differentiable(x) else _zero_tangent(x) for x in results]
 
     named.defjvp(rule, symbolic_zeros=True)
-    return named(*values)
+    return list(named(*values))
+
+
+def _zero_tangent(x: Any) -> Any:
+    aval = jax.typeof(x)
+    if _is_differentiable(x):
+        return jax.numpy.zeros(aval.shape, aval.dtype)
+    return np.zeros(aval.shape, jax.dtypes.float0)
