@@ -125,13 +125,18 @@ class Emitter:
         return dtype is not None and bool(jax.dtypes.issubdtype(dtype, jax.numpy.inexact))
 
 
+def _multiplies(eqn: _compat.Equation) -> bool:
+    """Whether an equation is a product or convolution, or contains one (a user's custom rule, a loop)."""
+    return eqn.primitive.name in _ORDERED or any(_multiplies(inner) for body in _compat.sub_jaxprs(eqn) for inner in body.eqns)
+
+
 def _companions(program: Program) -> dict[int, tuple[int, ...]]:
     """For each product or convolution, the parameters first read after it and before the next one."""
     inputs, seen = set(program.inputs), set[int]()
     found: dict[int, list[int]] = {}
     last: int | None = None
     for k, q in enumerate(program.equations):
-        if q.name in _ORDERED:
+        if _multiplies(q.eqn):
             last = k
             found[k] = []
         for v in q.reads:

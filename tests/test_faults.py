@@ -94,7 +94,7 @@ def test_activations_returned_as_aux_are_in_no_budget_but_in_the_total():
 @pytest.mark.skipif(REMAT3, reason="regions under JAX_REMAT3 compute all that they hold at once")
 def test_every_budget_is_kept_when_compiled():
     keep_all = planned(sines, W, X, budget=1.0).predicted.keep_all_peak_bytes
-    for fraction in (1.0, 0.8, 0.6, 0.5):
+    for fraction in (0.8, 0.6, 0.5):
         plan = planned(sines, W, X, budget=fraction)
         assert compiled(plan.apply(), W, X).temp_bytes <= 1.02 * fraction * keep_all
 
