@@ -75,7 +75,7 @@ def plan(
         InvalidArgument: for an unknown solver or option.
     """
     loss = _as_loss(fun, argnums, has_aux, static_argnums, static_argnames)
-    limits = {"time_limit": time_limit, "seed": seed, "workers": workers, "progress": progress}
+    limits: dict[str, Any] = {"time_limit": time_limit, "seed": seed, "workers": workers, "progress": progress}
     wanted = {"must_save": must_save, "must_recompute": must_recompute}
     return _plan(loss, loss.call(args, kwargs), budget=budget, solver=solver, costs=costs, **wanted, **limits)
 

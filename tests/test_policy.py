@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from importlib import import_module
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import pytest
 from applied_cases import NAMES, SMALL, case, compiled, plain, planned, program_of
 from jax._src.ad_checkpoint import saved_residuals
+from jax.ad_checkpoint import checkpoint_name
 
 import remat_lab as rl
 from remat_lab import costs
@@ -161,3 +163,64 @@ def test_a_plan_that_no_policy_can_express_says_what_one_could():
     plan = rl.plan(made.loss, *made.args, budget=0.7, solver="greedy")
     with pytest.raises(rl.InfeasibleBudget, match=r"smallest budget known to work is"):
         _policy(plan, 1000)
+
+
+# What a plan says about itself
+
+
+@pytest.mark.parametrize("form", ["exact", "policy"])
+def test_explain_lists_what_is_kept_and_recomputed_and_why(form):
+    plan = planned("custom_jvp")
+    found = plan.explain(form)
+    fused, schedule = (plan.fused, plan.schedule) if form == "exact" else (plan.policy_plan.fused, plan.policy_plan.schedule)
+    again = sum(len(fused.graph.written(v)) for v in schedule.recomputed)
+    assert sum(row.decision == "recomputed" for row in found) == again > 0
+    assert [row.bytes for row in found] == sorted((row.bytes for row in found), reverse=True)
+    for row in found:
+        assert row.bytes == jnp.dtype(row.dtype).itemsize * math.prod(row.shape)
+        assert row.times == 1 or row.decision == "recomputed"
+        assert "cost" in row.why
+    text = str(found)
+    for expected in ("decision", "kept", "recomputed", "float32[128,32]", "applied_cases.py", "dot_general"):
+        assert expected in text
+    assert 0 < found.kept_bytes < plan.explain(form).kept_bytes + 1
+
+
+def test_explain_says_what_must_not_run_twice():
+    def loss(ws, x):
+        for w in ws:
+            scores, best = jax.lax.top_k(x, 4)
+            x = jnp.sin(jnp.sin(x @ w)) + jnp.mean(scores * (best % 2).astype(x.dtype))
+        return jnp.sum(x)
+
+    made = SMALL["aux"]
+    plan = rl.plan(loss, *made.args, budget=0.7, solver="greedy")
+    for form in ("exact", "policy"):
+        rows = [row for row in plan.explain(form) if row.primitive == "top_k"]
+        assert rows
+        assert all(row.times == 1 and "discrete choice" in row.forbidden and row.forbidden in row.why for row in rows)
+    with pytest.raises(rl.InvalidArgument, match="'exakt' is unknown"):
+        plan.explain("exakt")
+
+
+def test_the_summary_states_what_the_policy_costs_once_it_is_planned():
+    made = SMALL["custom_vjp"]
+    plan = rl.plan(made.loss, *made.args, budget=0.6, solver="greedy")
+    assert "as a policy" not in plan.summary()
+    plan.apply()
+    assert "as a policy" in plan.summary()
+
+
+def test_values_that_must_be_saved_are_not_computed_again_by_exact_schedules_either():
+    def loss(ws, x):
+        for i, w in enumerate(ws):
+            x = jnp.sin(jnp.sin(checkpoint_name(x @ w, f"product {i}")))
+        return jnp.sum(x)
+
+    def products_made_twice(budget, **wanted):
+        plan = rl.plan(loss, *SMALL["aux"].args, budget=budget, solver="greedy", **wanted)
+        return sum(row.primitive == "dot_general" and row.times > 1 for row in plan.explain())
+
+    assert products_made_twice(0.5) > 0
+    for everything in ([f"product {i}" for i in range(8)], lambda value: value.primitive == "dot_general"):
+        assert products_made_twice(0.8, must_save=everything) == 0
