@@ -12,7 +12,7 @@ from remat_lab.errors import InvalidArgument, InvalidLoss
 from remat_lab.flatten import flatten
 from remat_lab.fuse import CostRule, Fused, fuse
 from remat_lab.plans import Plan
-from remat_lab.policy_plan import Selection, keep_always, select_values
+from remat_lab.selection import Selection, keep_always, select_values
 from remat_lab.starts import starts
 from remat_lab.trace import Call, Loss
 from solvers.simulate import keep_all_peak
@@ -56,7 +56,7 @@ def plan(
         static_argnums: arguments not to trace, by position. Booleans, strings and functions are never traced.
         static_argnames: the same by name.
         costs: what recomputation is charged: "roofline" (seconds), "flops", or a function of (flops, moved_bytes).
-        must_save: values never to recompute, as the user's checkpoint names or a predicate of `policy_plan.Candidate`. In exact
+        must_save: values never to recompute, as the user's checkpoint names or a predicate of `selection.Candidate`. In exact
             schedules this is about values that are written; others are computed inside the step that reads them.
         must_recompute: values that `Plan.apply` never keeps, likewise; exact schedules keep what pays.
         time_limit: seconds for the solver.

@@ -11,9 +11,10 @@ import numpy as np
 
 from remat_lab import _compat
 from remat_lab.flatten import Atom, Program, flatten
-from remat_lab.policy_plan import Budget, PolicyPlan, Selection, plan_policy
+from remat_lab.policy_plan import Budget, PolicyPlan, plan_policy
 from remat_lab.primitives import PLAIN_CALLS
 from remat_lab.segments import Emitter
+from remat_lab.selection import Selection
 
 
 def planned_checkpoint(

@@ -16,7 +16,8 @@ from remat_lab.explain import Explanation, explain
 from remat_lab.flatten import Program, flatten
 from remat_lab.fuse import Fused
 from remat_lab.measure import SCHEDULERS, Compiled, compile_program
-from remat_lab.policy_plan import PolicyPlan, Selection, plan_policy
+from remat_lab.policy_plan import PolicyPlan, plan_policy
+from remat_lab.selection import Selection
 from remat_lab.summary import summarise
 from remat_lab.trace import Call, Loss, Traced
 from remat_lab.verify import Difference, largest_difference

@@ -3,53 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 
 from remat_lab import _compat, costs
 from remat_lab.budget import parse_budget
+from remat_lab.cuts import regions_of
 from remat_lab.errors import InvalidArgument, RematLabError
 from remat_lab.flatten import Program, flatten
 from remat_lab.fuse import Fused, fuse
-from remat_lab.primitives import CALLS, FUSIBLE, PLAIN_CALLS, VIEWS, forbids_replay
+from remat_lab.primitives import PLAIN_CALLS, VIEWS, forbids_replay
 from remat_lab.segments import Emitter, Layout, Region
+from remat_lab.selection import Selection, select_values
 from solvers.bounds import infeasible
 from solvers.errors import InfeasibleBudget
-from solvers.graph import Graph
 from solvers.schedule import Schedule
 from solvers.segment_search import FORMS, SegmentPlan, search
-from solvers.segments import Segment
 from solvers.simulate import keep_all_peak, simulate
 from solvers.solution import Options, Solution
 
 _PREFIX = "remat_lab/"
 _ROUNDS = 4
 Budget = int | float | str
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A value of the forward program, as a predicate for `must_save` or `must_recompute` sees it.
-
-    Attributes:
-        primitive: name of the JAX primitive that makes it.
-        shape: its shape.
-        dtype: its dtype.
-        nbytes: its size in bytes.
-        source_line: the user's line.
-    """
-
-    primitive: str
-    shape: tuple[int, ...]
-    dtype: Any
-    nbytes: int
-    source_line: str
-
-
-Selection = Sequence[str] | Callable[[Candidate], bool]
 
 
 @dataclass(frozen=True)
@@ -177,7 +154,7 @@ def _emitted(
     names = {value: f"{_PREFIX}{value}" for v in found.keep for value in values_of[v]}
     names |= {v: name for v, name in _all_names(forward).items() if v in wanted}
     names |= {o: f"{_PREFIX}{o}" for q in forward.equations if forbids_replay(q.eqn) is not None for o in q.outs}
-    layout = Layout(_regions(forward, found, values_of), names)
+    layout = Layout(regions_of(forward, found, values_of), names)
     emitted = _differentiate(forward, Emitter(forward, layout), differentiated)
     missing = set(names.values()) - _names_in(emitted.program)
     if missing:
@@ -252,83 +229,5 @@ def _forward_values(forward: Program, fused: Fused) -> dict[int, tuple[int, ...]
     }
 
 
-def _regions(forward: Program, found: SegmentPlan, values_of: dict[int, tuple[int, ...]]) -> Region:
-    """Segments of the graph as ranges of the forward program's equations."""
-    ends, settled = [0], _settled_cuts(forward)
-    for v in found.forward.steps:
-        place = max((forward.producer[value] + 1 for value in values_of.get(v, ())), default=0)
-        ends.append(max(ends[-1], settled[place]))
-
-    def region(segment: Segment, start: int, stop: int) -> Region:
-        edges = [start, *(ends[child.stop] for child in segment.children[:-1]), stop]
-        children = [region(child, a, b) for child, a, b in zip(segment.children, edges[:-1], edges[1:], strict=False) if a < b]
-        return Region(start, stop, tuple(children) if len(children) > 1 else ())
-
-    return region(found.tree, 0, len(forward.equations))
-
-
-def _settled_cuts(forward: Program) -> list[int]:
-    """For each cut, where to move it: past equations that XLA fuses, to the last place where the fewest bytes cross.
-
-    What crosses a cut has no barrier of its own. Cut between an activation function and what it reads, say, and XLA fuses that
-    into the backward pass too, which keeps everything that it was computed from.
-    """
-    count = len(forward.equations)
-    last = {v: k for k, q in enumerate(forward.equations) for v in q.reads} | {
-        v: count for v in forward.outputs if isinstance(v, int)
-    }
-    change = [0] * (count + 2)
-    for v, k in forward.producer.items():
-        if v in last:
-            change[k + 1] += forward.bytes[v]
-            change[last[v] + 1] -= forward.bytes[v]
-    crossing = list(accumulate(change))
-    settled = list(range(count + 1))
-    for cut in reversed(range(count)):
-        if _is_fusible(forward.equations[cut].eqn) and crossing[settled[cut + 1]] <= crossing[cut]:
-            settled[cut] = settled[cut + 1]
-    return settled
-
-
-def _is_fusible(eqn: _compat.Equation) -> bool:
-    bodies = _compat.sub_jaxprs(eqn) if eqn.primitive.name in CALLS else []
-    return all(map(_is_fusible, (e for body in bodies for e in body.eqns))) if bodies else eqn.primitive.name in FUSIBLE
-
-
 def _names_in(program: Program) -> set[str]:
     return {name for q in program.equations if (name := _compat.checkpoint_name_of(q.eqn)) is not None}
-
-
-def select_values(forward: Program, wanted: Selection) -> frozenset[int]:
-    """Values that the user means: by checkpoint name, and what a name is a copy of, or by predicate."""
-    if callable(wanted):
-        return frozenset(
-            o
-            for q in forward.equations
-            for o in q.outs
-            if wanted(Candidate(q.name, forward.avals[o].shape, forward.avals[o].dtype, forward.bytes[o], q.source_line))
-        )
-    present: dict[str, list[int]] = {}
-    for q in forward.equations:
-        name = _compat.checkpoint_name_of(q.eqn)
-        if name is not None:
-            present.setdefault(name, []).extend((*q.reads, *q.outs))
-    unknown = sorted(set(wanted) - set(present))
-    if unknown:
-        raise InvalidArgument(f"no value is named {unknown}: the names in this function are {sorted(present) or 'none'}")
-    return frozenset(v for name in wanted for v in present[name])
-
-
-def keep_always(fused: Fused, must_save: Selection) -> Fused:
-    """The same graph, in which the steps that make certain values may not run twice."""
-    made_by = {v: q for q in fused.program.equations for v in q.outs}
-    fixed: set[int] = set()
-    for value in select_values(fused.program, must_save):
-        while value not in fused.node_of and value in made_by and made_by[value].name in VIEWS and made_by[value].reads:
-            value = made_by[value].reads[0]
-        if value in fused.node_of:
-            fixed.add(fused.graph.step_of(fused.node_of[value]))
-    if not fixed:
-        return fused
-    nodes = tuple(replace(node, recomputable=False) if v in fixed else node for v, node in enumerate(fused.graph.nodes))
-    return replace(fused, graph=Graph(nodes, fused.graph.outputs))

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import remat_lab as rl
+from remat_lab.cuts import settled_cuts
 from remat_lab.flatten import flatten
-from remat_lab.policy_plan import _settled_cuts
 from remat_lab.primitives import PLAIN_CALLS
 from remat_lab.segments import Emitter, Layout, Region
 
@@ -78,7 +78,7 @@ def test_policies_are_equal_by_content():
 
 
 def test_cuts_move_past_what_fuses_but_never_past_a_product():
-    settled = _settled_cuts(FORWARD)
+    settled = settled_cuts(FORWARD)
     assert len(settled) == COUNT + 1
     products = [k for k, q in enumerate(FORWARD.equations) if q.name == "dot_general"]
     for cut, moved in enumerate(settled):

@@ -1,0 +1,55 @@
+"""Segments of the graph → regions of the forward program: where exactly each one ends."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+from remat_lab import _compat
+from remat_lab.flatten import Program
+from remat_lab.primitives import CALLS, FUSIBLE
+from remat_lab.segments import Region
+from solvers.segment_search import SegmentPlan
+from solvers.segments import Segment
+
+
+def regions_of(forward: Program, found: SegmentPlan, values_of: dict[int, tuple[int, ...]]) -> Region:
+    """Segments of the graph as ranges of the forward program's equations."""
+    ends, settled = [0], settled_cuts(forward)
+    for v in found.forward.steps:
+        place = max((forward.producer[value] + 1 for value in values_of.get(v, ())), default=0)
+        ends.append(max(ends[-1], settled[place]))
+
+    def region(segment: Segment, start: int, stop: int) -> Region:
+        edges = [start, *(ends[child.stop] for child in segment.children[:-1]), stop]
+        children = [region(child, a, b) for child, a, b in zip(segment.children, edges[:-1], edges[1:], strict=False) if a < b]
+        return Region(start, stop, tuple(children) if len(children) > 1 else ())
+
+    return region(found.tree, 0, len(forward.equations))
+
+
+def settled_cuts(forward: Program) -> list[int]:
+    """For each cut, where to move it: past equations that XLA fuses, to the last place where the fewest bytes cross.
+
+    What crosses a cut has no barrier of its own. Cut between an activation function and what it reads, say, and XLA fuses that
+    into the backward pass too, which keeps everything that it was computed from.
+    """
+    count = len(forward.equations)
+    last = {v: k for k, q in enumerate(forward.equations) for v in q.reads} | {
+        v: count for v in forward.outputs if isinstance(v, int)
+    }
+    change = [0] * (count + 2)
+    for v, k in forward.producer.items():
+        if v in last:
+            change[k + 1] += forward.bytes[v]
+            change[last[v] + 1] -= forward.bytes[v]
+    crossing = list(accumulate(change))
+    settled = list(range(count + 1))
+    for cut in reversed(range(count)):
+        if _is_fusible(forward.equations[cut].eqn) and crossing[settled[cut + 1]] <= crossing[cut]:
+            settled[cut] = settled[cut + 1]
+    return settled
+
+
+def _is_fusible(eqn: _compat.Equation) -> bool:
+    bodies = _compat.sub_jaxprs(eqn) if eqn.primitive.name in CALLS else []
+    return all(map(_is_fusible, (e for body in bodies for e in body.eqns))) if bodies else eqn.primitive.name in FUSIBLE
