@@ -43,10 +43,13 @@ def applied(loss: Loss, planned: Call, found: PolicyPlan) -> Callable[..., Any]:
         run, rebuilt = forward_function(loss, call)
         program = flatten(jax.make_jaxpr(run)(*call.values), calls=PLAIN_CALLS, merge=False, barriers=True)
         if program.fingerprint != found.forward.fingerprint:
-            raise PlanMismatch(
-                f"{loss.name} traces to another program than the one planned: something that it reads beside its arguments "
-                "has changed. Plan again."
+            why = (
+                "inside jax.shard_map types say which mesh axes they vary over. Plan the function that calls shard_map, or "
+                "decorate the loss with remat_lab.remat, which plans where it is called."
+                if jax.sharding.get_abstract_mesh().manual_axes
+                else "something that it reads beside its arguments has changed. Plan again."
             )
+            raise PlanMismatch(f"{loss.name} traces to another program than the one planned: {why}")
         outputs = iter(emitter_for(found, program).run(program.constants, call.values))
         tree, leaves = rebuilt[0]
         return jax.tree.unflatten(tree, [next(outputs) if leaf is _ARRAY else leaf for leaf in leaves])

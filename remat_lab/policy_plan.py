@@ -185,8 +185,8 @@ def _all_names(program: Program) -> dict[int, str]:
 
 def _differentiate(program: Program, emitter: Emitter, differentiated: Sequence[int]) -> Fused:
     """Forward and backward pass of an emitted program as one graph, in the order in which JAX writes it."""
-    shapes = [_shape(program.avals[v]) for v in program.inputs]
-    constants = {v: _shape(program.avals[v]) for v in program.constants}
+    shapes = [_compat.shape_of(program.avals[v]) for v in program.inputs]
+    constants = {v: _compat.shape_of(program.avals[v]) for v in program.constants}
     out_avals: list[Any] = [v.aval if isinstance(v, _compat.Literal) else program.avals[v] for v in program.outputs]
     smooth = [i for i, aval in enumerate(out_avals) if jax.dtypes.issubdtype(aval.dtype, jax.numpy.inexact)]
 
@@ -201,12 +201,8 @@ def _differentiate(program: Program, emitter: Emitter, differentiated: Sequence[
         primal, backward, rest = jax.vjp(of_moving, [values[i] for i in differentiated], has_aux=True)
         return [*primal, *rest, *backward(cotangents)[0]]
 
-    jaxpr = jax.make_jaxpr(step)(shapes, constants, [_shape(out_avals[i]) for i in smooth])
+    jaxpr = jax.make_jaxpr(step)(shapes, constants, [_compat.shape_of(out_avals[i]) for i in smooth])
     return fuse(flatten(jaxpr, merge=False), primal_outputs=len(out_avals), cost=costs.CPU.seconds)
-
-
-def _shape(aval: Any) -> Any:
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
 
 
 def _forward_values(forward: Program, fused: Fused) -> dict[int, tuple[int, ...]]:

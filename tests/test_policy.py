@@ -127,7 +127,11 @@ def _policy(plan: rl.Plan, budget: int | None) -> PolicyPlan:
 
 
 @pytest.mark.skipif(bool(os.environ.get("JAX_REMAT3")), reason="regions under JAX_REMAT3 compute all that they hold at once")
-@pytest.mark.parametrize("budget", [0.7, 0.5, None], ids=["0.7", "0.5", "smallest"])
+@pytest.mark.parametrize(
+    "budget",
+    [pytest.param(0.7, marks=pytest.mark.slow), 0.5, pytest.param(None, marks=pytest.mark.slow)],
+    ids=["0.7", "0.5", "smallest"],
+)
 def test_the_compiled_size_of_a_resnet_is_the_planned_peak(budget):
     made = _resnet()
     plan = rl.plan(made.loss, *made.args, solver="keep_all", has_aux=True)

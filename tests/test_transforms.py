@@ -166,6 +166,17 @@ def test_regions_do_not_repeat_collectives_on_several_devices():
     assert reductions(total) > 0
 
 
+def test_inside_shard_map_a_plan_made_outside_says_what_to_do():
+    mesh = jax.make_mesh((1,), ("d",), axis_types=(AxisType.Auto,))
+
+    def total(f):
+        return jax.shard_map(lambda x, w: lax.psum(f(x, w), "d"), mesh=mesh, in_specs=(P("d"), P()), out_specs=P())
+
+    with pytest.raises(rl.PlanMismatch, match="Plan the function that calls shard_map"):
+        total(applied())(X, WEIGHTS)
+    same(jax.grad(total(loss), (0, 1)), jax.grad(total(rl.remat(loss, budget=1.0)), (0, 1)), X, WEIGHTS)
+
+
 @pytest.mark.parametrize(
     ("chosen", "environment"),
     [
