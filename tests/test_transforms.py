@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -86,7 +87,14 @@ def test_a_transformed_plan_is_the_transformed_loss(name):
     ids=["0", "(0, None)", "(None, 0)", "(1, None)", "(-1, 1)"],
 )
 @pytest.mark.parametrize(
-    "order", ["vmap", "vmap of grad", "grad of vmap", "jit of vmap of grad", "vmap of hessian vector product"]
+    "order",
+    [
+        "vmap",
+        "vmap of grad",
+        "grad of vmap",
+        "jit of vmap of grad",
+        pytest.param("vmap of hessian vector product", marks=pytest.mark.slow),
+    ],
 )
 def test_every_axis_may_be_the_batch(in_axes, args, order):
     orders = {
@@ -143,25 +151,27 @@ def test_eager_calls_and_a_second_application_compile_nothing_again():
 
 def test_regions_do_not_repeat_collectives_on_several_devices():
     mesh = jax.make_mesh((jax.device_count(),), ("d",), axis_types=(AxisType.Auto,))
-    rows, w = jnp.cos(jnp.arange(64.0 * jax.device_count())).reshape(-1, 8), jnp.eye(8) * 0.9
+    rows, ws = jnp.cos(jnp.arange(64.0 * jax.device_count())).reshape(-1, 8), [jnp.eye(8) * 0.9] * 6
 
     def centred(x):
         return x - lax.pmean(jnp.mean(x, axis=0, keepdims=True), "d")
 
-    def total(rows, w):
-        for _ in range(6):
+    def total(rows, ws):
+        for w in ws:
             rows = jnp.sin(jnp.sin(rows @ w))
             rows = jax.shard_map(centred, mesh=mesh, in_specs=P("d"), out_specs=P("d"))(rows)
         return jnp.sum(rows**2)
 
     def reductions(f):
-        sharded = NamedSharding(mesh, P("d")), NamedSharding(mesh, P())
+        sharded = NamedSharding(mesh, P("d")), [NamedSharding(mesh, P())] * 6
         step = jax.jit(jax.value_and_grad(f, argnums=(0, 1)), in_shardings=sharded)
-        return step.lower(rows, w).compile().as_text().count(" all-reduce(")
+        text = step.lower(rows, ws).compile().as_text()
+        # Arrays, not instructions: XLA may reduce several in one, which the order that regions ask for keeps it from.
+        return sum(operands.count("%") for operands in re.findall(r" all-reduce\(([^)]*)\)", text))
 
-    plan = rl.plan(total, rows, w, budget=BUDGET, argnums=(0, 1), solver="greedy")
+    plan = rl.plan(total, rows, ws, budget=BUDGET, argnums=(0, 1), solver="greedy")
     assert len(plan.policy_plan.layout.root.children) > 1
-    same(jax.grad(total, (0, 1)), jax.grad(plan.apply(), (0, 1)), rows, w)
+    same(jax.grad(total, (0, 1)), jax.grad(plan.apply(), (0, 1)), rows, ws)
     assert reductions(plan.apply()) <= reductions(total)
     assert reductions(total) > 0
 
