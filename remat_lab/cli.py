@@ -69,7 +69,7 @@ def compare(
     ] = None,
     solver: SolverName = "auto",
     rounds: Annotated[int, typer.Option(min=0, metavar="N", help="How often each row is timed; 0 for no timings.")] = 11,
-    time_limit: TimeLimit = 60.0,
+    time_limit: TimeLimit = 20.0,
     seed: Seed = 0,
     workers: Workers = None,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to write compare.json and compare.png.")] = Path(),
