@@ -154,6 +154,8 @@ class _Search:
                 break
             outcome = solve_whole(model.program, seconds=self._slice(), backend=self._backend(), hint=hint, fixed=fixed)
             self.rounds += 1
+            if not self.margin:
+                self.raise_bound(self.graph.keep_all_cost + outcome.bound * (1 - _TOLERANCE))
             if outcome.infeasible:  # nothing is cheaper than what the program was cut down with
                 if self.margin:
                     break

@@ -1,4 +1,4 @@
-"""Linear and 0-1 programs whose variables all lie in [0, 1], solved through OR-Tools.
+"""Linear and 0-1 programs whose variables all lie in [0, 1], solved through OR-Tools, or HiGHS through SciPy.
 
 The box makes certificates cheap: *any* non-negative weights y on the rows A x >= b give the bound
 `y.b + sum(min(0, c - yA))` on every feasible c.x (weak duality over the box; Neumaier and Shcherbina, 2004). So a dual solution
@@ -8,17 +8,20 @@ that is inexact, or from a solver stopped half way, still proves what it proves.
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 from ortools.linear_solver import pywraplp  # type: ignore[import-untyped]
+from scipy.optimize import Bounds, LinearConstraint, OptimizeResult, milp  # type: ignore[import-untyped]
+from scipy.sparse import csr_array  # type: ignore[import-untyped]
+
+from solvers.background import run_in_background
 
 Terms = list[tuple[int, float]]
 
 _LARGEST_COST = 1000.0  # costs are scaled to this, since the backends' tolerances are absolute
-_POLL_SECONDS = 0.05  # how quickly a KeyboardInterrupt is noticed while the solver runs in its own thread
 
 
 @dataclass
@@ -79,6 +82,7 @@ class Outcome:
         values: one per variable; empty if there is none.
         weights: the dual value of each row, clipped at 0; empty for 0-1 programs.
         interrupted: whether a KeyboardInterrupt ended the search.
+        bound: for 0-1 programs solved by HIGHS, no point costs less, up to its relative tolerance of 1e-6; else minus infinity.
     """
 
     optimal: bool = False
@@ -86,6 +90,7 @@ class Outcome:
     values: tuple[float, ...] = ()
     weights: tuple[float, ...] = ()
     interrupted: bool = False
+    bound: float = -math.inf
 
 
 def solve_relaxation(program: Program, *, seconds: float, backend: str = "GLOP") -> Outcome:
@@ -107,9 +112,11 @@ def solve_whole(
 ) -> Outcome:
     """Solves the program to proven optimality, or as far as time allows, with some variables fixed.
 
-    `backend` is SCIP or HIGHS; only SCIP takes hints. The backend's own bound is not returned:
-    `pywraplp` reports a meaningless one when time runs out.
+    `backend` is SCIP or HIGHS. Only SCIP takes hints. Only HIGHS, which is called through SciPy, gives a bound: `pywraplp`
+    reports a meaningless one when time runs out.
     """
+    if backend == "HIGHS":
+        return _solve_with_highs(program, seconds=seconds, fixed=fixed or {})
     return _solve(program, backend=backend, seconds=seconds, relaxed=False, hint=hint or {}, fixed=fixed or {})
 
 
@@ -127,12 +134,10 @@ def _solve(
     if solver is None:
         raise ValueError(f"this OR-Tools has no backend {backend!r}: use GLOP or PDLP, or for 0-1 programs SCIP or HIGHS")
     solver.SuppressOutput()
-    if backend.startswith("HIGHS"):
-        solver.SetSolverSpecificParametersAsString("output_flag=false")  # else it prints a banner
     xs = [solver.NumVar(0, 1, "") if relaxed or not whole else solver.BoolVar("") for whole in program.whole]
     for j, value in fixed.items():
         xs[j].SetBounds(value, value)
-    scale = _LARGEST_COST / max((abs(cost) for cost in program.costs if cost), default=_LARGEST_COST)
+    scale = _scale(program)
     objective = solver.Objective()
     objective.SetMinimization()
     for x, cost in zip(xs, program.costs, strict=True):
@@ -144,7 +149,7 @@ def _solve(
         for j, a in terms:
             constraint.SetCoefficient(xs[j], a)
         constraints.append(constraint)
-    if hint and backend == "SCIP":  # HiGHS of OR-Tools 9.15 crashes on hints
+    if hint:
         solver.SetHint([xs[j] for j in hint], list(hint.values()))
     left = deadline - time.monotonic()
     if left <= 0:
@@ -166,22 +171,41 @@ def _solve(
 
 def _run(solver: pywraplp.Solver, parameters: pywraplp.MPSolverParameters) -> tuple[int, bool]:
     """Runs the solver in a thread (it releases the interpreter's lock), so that Ctrl-C is noticed at once."""
-    statuses: list[int] = []
-    ended = threading.Event()  # Thread.is_alive and join cannot be relied on after an interrupt during join (CPython 3.12)
+    status, interrupted = run_in_background(lambda: solver.Solve(parameters), solver.InterruptSolve)
+    return (solver.NOT_SOLVED if status is None else status), interrupted
 
-    def search() -> None:
-        try:
-            statuses.append(solver.Solve(parameters))
-        finally:
-            ended.set()
 
-    interrupted = False
-    threading.Thread(target=search, daemon=True).start()
-    while not ended.is_set():
-        try:
-            ended.wait(_POLL_SECONDS)
-        except KeyboardInterrupt:
-            interrupted = True
-            if not solver.InterruptSolve():
-                break  # this backend cannot stop early: leave its thread to run out its time limit
-    return (statuses[0] if statuses else solver.NOT_SOLVED), interrupted
+def _solve_with_highs(program: Program, *, seconds: float, fixed: Mapping[int, float]) -> Outcome:
+    if seconds <= 0:
+        return Outcome()
+    places = [(i, j, a) for i, (terms, _) in enumerate(program.rows) for j, a in terms]
+    rows, columns, coefficients = zip(*places, strict=True) if places else ((), (), ())
+    matrix = csr_array((coefficients, (rows, columns)), shape=(len(program.rows), len(program.costs)))
+    low, high = np.zeros(len(program.costs)), np.ones(len(program.costs))
+    for j, value in fixed.items():
+        low[j] = high[j] = value
+    scale = _scale(program)
+
+    def search() -> OptimizeResult:
+        return milp(
+            np.array(program.costs) * scale,
+            integrality=np.array(program.whole, dtype=int),
+            bounds=Bounds(low, high),
+            constraints=[LinearConstraint(matrix, np.array([rhs for _, rhs in program.rows]), np.inf)] if program.rows else [],
+            options={"time_limit": seconds, "mip_rel_gap": 0.0},
+        )
+
+    result, interrupted = run_in_background(search, lambda: False)
+    if result is None or result.status == 2:  # 2: nothing satisfies the rows
+        return Outcome(infeasible=result is not None, interrupted=interrupted)
+    bound = result.mip_dual_bound
+    return Outcome(
+        optimal=result.status == 0,
+        values=() if result.x is None else tuple(map(float, result.x)),
+        interrupted=interrupted,
+        bound=-math.inf if bound is None or not math.isfinite(bound) else bound / scale,
+    )
+
+
+def _scale(program: Program) -> float:
+    return _LARGEST_COST / max((abs(cost) for cost in program.costs if cost), default=_LARGEST_COST)
