@@ -37,7 +37,7 @@ def plan(
     costs: str | CostRule = "roofline",
     must_save: Selection = (),
     must_recompute: Selection = (),
-    time_limit: float = 60.0,
+    time_limit: float = 20.0,
     seed: int = 0,
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,

@@ -121,7 +121,7 @@ def plan(
     batch: Batch = None,
     settings: Settings = None,
     solver: SolverName = "auto",
-    time_limit: TimeLimit = 60.0,
+    time_limit: TimeLimit = 20.0,
     seed: Seed = 0,
     workers: Workers = None,
 ) -> None:

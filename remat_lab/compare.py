@@ -36,7 +36,7 @@ def compare(
     real_args: tuple[Any, ...] | None = None,
     seed: int = 0,
     rounds: int = 11,
-    time_limit: float = 60.0,
+    time_limit: float = 20.0,
     workers: int | None = None,
     strict: bool = False,
     title: str | None = None,
