@@ -123,7 +123,8 @@ def _policy(plan: rl.Plan, budget: int | None) -> PolicyPlan:
     run, _ = forward_function(plan.loss, plan.call)
     position = {leaf: p for p, leaf in enumerate(plan.call.traced)}
     moving = [position[leaf] for leaf in plan.call.differentiated]
-    return plan_policy(run, plan.call.values, budget=budget, differentiated=moving)
+    # The search ends by itself long before: what it finds does not depend on the clock.
+    return plan_policy(run, plan.call.values, budget=budget, differentiated=moving, time_limit=1000.0)
 
 
 @pytest.mark.skipif(bool(os.environ.get("JAX_REMAT3")), reason="regions under JAX_REMAT3 compute all that they hold at once")
@@ -141,9 +142,9 @@ def test_the_compiled_size_of_a_resnet_is_the_planned_peak(budget):
     assert temp.temp_bytes == pytest.approx(found.peak_bytes, rel=0.10)
     if budget is not None:
         assert found.peak_bytes <= found.budget_bytes
-        assert temp.temp_bytes <= 1.01 * found.budget_bytes
+        assert temp.temp_bytes <= found.budget_bytes
         blocks = compile_program(jax.value_and_grad(made.blocks(nn.remat), has_aux=True), *made.args)
-        assert budget != 0.5 or (temp.flops < blocks.flops and temp.temp_bytes <= 1.12 * blocks.temp_bytes)
+        assert budget != 0.5 or (temp.flops < blocks.flops and temp.temp_bytes <= 1.07 * blocks.temp_bytes)
         return
     # What is beyond policies: an exact schedule of the same step needs a third less.
     with pytest.raises(rl.InfeasibleBudget) as caught:
