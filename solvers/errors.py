@@ -33,6 +33,10 @@ class InvalidSchedule(SolverError):
         self.node = node
 
 
+class InvalidNest(SolverError):
+    """A nest of a loop reads a slot that does not hold what it needs, or does not cover the loop."""
+
+
 class InfeasibleBudget(SolverError):
     """No schedule was found within the budget.
 

@@ -42,10 +42,16 @@ def cost(n: int, s: int) -> int:
     """
     if n < 1 or s < 1:
         raise ValueError(f"binomial checkpointing needs at least one step and one slot, not {n} and {s}")
+    repetitions = _repetitions(n, s)
+    return repetitions * n - math.comb(s + repetitions, s + 1)
+
+
+def _repetitions(n: int, s: int) -> int:
+    """How often the n-th step is advanced over: the slope of `cost` there."""
     repetitions = 0
     while math.comb(s + repetitions, s) < n:
         repetitions += 1
-    return repetitions * n - math.comb(s + repetitions, s + 1)
+    return repetitions
 
 
 def split(n: int, s: int) -> int:
@@ -56,8 +62,14 @@ def split(n: int, s: int) -> int:
     """
     if n < 2 or s < 2:
         raise ValueError(f"{n} steps with {s} slots have no split")
-    best = cost(n, s)
-    return next(k for k in range(1, n) if k + cost(n - k, s - 1) + cost(k, s) == best)
+    low, high = 1, n - 1
+    while low < high:  # what one step more costs grows with k
+        k = (low + high) // 2
+        if 1 + _repetitions(k + 1, s) >= _repetitions(n - k, s - 1):
+            high = k
+        else:
+            low = k + 1
+    return low
 
 
 def revolve_order(n: int, s: int) -> list[int]:
