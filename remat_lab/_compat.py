@@ -6,11 +6,13 @@ Checked with jax 0.11.2 and 0.12.0.1. In both, `jax.make_jaxpr` returns one clas
 from __future__ import annotations
 
 import contextlib
+import importlib
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
-from jax._src import effects, source_info_util
+from jax._src import effects, source_info_util, xla_bridge
 from jax._src.ad_checkpoint import name_p  # in jax.ad_checkpoint since 0.12
 from jax._src.debugging import OrderedDebugEffect
 from jax._src.state import discharge
@@ -147,3 +149,30 @@ def shape_of(aval: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(
         aval.shape, aval.dtype, weak_type=aval.weak_type, sharding=sharding, manual_axis_type=aval.manual_axis_type
     )
+
+
+def register_cuda_compiler() -> None:
+    """Makes the CUDA plugin known to JAX for compiling only, where its own start found no CUDA to run on and gave up."""
+    with contextlib.suppress(Exception):  # what is wrong with a plugin shows when it is asked for its topology
+        xla_bridge._discover_and_register_pjrt_plugins()
+    if "cuda" in xla_bridge._topology_factories:
+        return
+    check = "JAX_SKIP_CUDA_CONSTRAINTS_CHECK"  # of libraries that only running needs
+    before = os.environ.get(check)
+    os.environ[check] = "1"
+    try:
+        for plugin in ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13"):
+            with contextlib.suppress(ModuleNotFoundError):
+                importlib.import_module(plugin).initialize()
+                return
+    finally:
+        if before is None:
+            del os.environ[check]
+        else:
+            os.environ[check] = before
+
+
+def scan_operands(eqn: Equation) -> tuple[int, int]:
+    """How many constants and carries a `scan` equation has."""
+    consts, carries, _ = eqn.params["ft_in"].unpack()  # trees since jax 0.11
+    return len(consts), len(carries)

@@ -18,14 +18,16 @@ class Machine:
     Attributes:
         flops_per_second: arithmetic peak.
         bytes_per_second: memory bandwidth.
+        launch_seconds: what starting a kernel costs, however short it is.
     """
 
     flops_per_second: float
     bytes_per_second: float
+    launch_seconds: float = 0.0
 
     def seconds(self, flops: float, moved_bytes: float) -> float:
         """Time of a kernel that is bound by the slower of arithmetic and memory (Williams et al. 2009)."""
-        return max(flops / self.flops_per_second, moved_bytes / self.bytes_per_second)
+        return self.launch_seconds + max(flops / self.flops_per_second, moved_bytes / self.bytes_per_second)
 
 
 # Orders of magnitude for two cores; plans depend on the ratio of the two only.

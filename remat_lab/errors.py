@@ -21,3 +21,19 @@ class PlanMismatch(RematLabError, ValueError):
 
 class UnsupportedEffect(RematLabError, NotImplementedError):
     """A function to recompute does something that must happen exactly once, such as a callback with side effects."""
+
+
+class RematLabWarning(UserWarning):
+    """Base class of every warning given by `remat_lab` itself."""
+
+
+class UnknownPrimitiveWarning(RematLabWarning):
+    """There is no rule for the cost of a primitive; the bytes that it reads and writes are charged. Given once for each."""
+
+
+class ProfileWarning(RematLabWarning):
+    """A step could not be timed alone, or a measurement on disk could not be read or written."""
+
+
+class TargetUnavailable(RematLabError, RuntimeError):
+    """Nothing can be compiled for a device here: the device is not present, nor the compiler for it."""
