@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -30,6 +30,13 @@ def forward_function(loss: Loss, call: Call) -> tuple[Callable[..., list[Any]], 
     return run, rebuilt
 
 
+def result_of(rebuilt: list[Any], outputs: Sequence[Any]) -> Any:
+    """The loss's result in its own structure, from the outputs of `forward_function`'s function and its list."""
+    arrays = iter(outputs)
+    tree, leaves = rebuilt[0]
+    return jax.tree.unflatten(tree, [next(arrays) if leaf is _ARRAY else leaf for leaf in leaves])
+
+
 def applied(loss: Loss, planned: Call, found: PolicyPlan) -> Callable[..., Any]:
     """A function like the loss, in the regions of a policy plan.
 
@@ -50,9 +57,7 @@ def applied(loss: Loss, planned: Call, found: PolicyPlan) -> Callable[..., Any]:
                 else "something that it reads beside its arguments has changed. Plan again."
             )
             raise PlanMismatch(f"{loss.name} traces to another program than the one planned: {why}")
-        outputs = iter(emitter_for(found, program).run(program.constants, call.values))
-        tree, leaves = rebuilt[0]
-        return jax.tree.unflatten(tree, [next(outputs) if leaf is _ARRAY else leaf for leaf in leaves])
+        return result_of(rebuilt, emitter_for(found, program).run(program.constants, call.values))
 
     run_applied.__name__ = loss.name
     return run_applied
