@@ -100,8 +100,9 @@ def kernels(module: Module, computation: str | None = None) -> list[Kernel]:
             times = int(trips.group(1)) if trips else 1
             found += [replace(k, times=k.times * times, counted=k.counted and trips is not None) for k in inner]
         elif i.opcode == "conditional":
-            sides = [kernels(module, n) for n in i.called("branch_computations", "true_computation", "false_computation")]
-            found += max(sides, key=_moved, default=[])
+            branches = i.called("branch_computations", "true_computation", "false_computation")
+            sides = [kernels(module, name) for name in branches]
+            found += sides[max(range(len(sides)), key=lambda side: summed(sides[side]).bytes)]
         elif i.opcode == "call":
             found += [k for name in i.called("to_apply") for k in kernels(module, name)]
         elif i.opcode == "async-start":
@@ -109,10 +110,6 @@ def kernels(module: Module, computation: str | None = None) -> list[Kernel]:
         else:
             found.append(_kernel(module, body, i))
     return found
-
-
-def _moved(side: list[Kernel]) -> int:
-    return summed(side).bytes
 
 
 def _kernel(module: Module, body: Computation, i: Instruction) -> Kernel:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
 
-SCHEDULERS: dict[str, dict[str, str]] = {
-    "default": {},
-    "memory": {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"},
-}
-"""XLA:CPU's two instruction schedulers, as compiler options. The default assumes that steps may run concurrently."""
+from remat_lab.kernels import Traffic, traffic
+from remat_lab.targets import CPU_SCHEDULERS, Target, as_target
+
+SCHEDULERS = CPU_SCHEDULERS
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Compiled:
         argument_bytes: the arguments.
         output_bytes: the results.
         alias_bytes: results that reuse the memory of donated arguments, counted in both of the above.
-        flops: by XLA's cost analysis, which counts a loop body once; None where the backend has none.
+        flops: by XLA's cost analysis, which counts a loop body once; None where the backend has none (CUDA).
     """
 
     executable: Any
@@ -43,6 +43,11 @@ class Compiled:
         """Arguments, results and temporaries together, donated memory counted once."""
         return self.argument_bytes + self.output_bytes - self.alias_bytes + self.temp_bytes
 
+    @cached_property
+    def traffic(self) -> Traffic | None:
+        """Its kernels, and what they read and write, from the optimised program; None where the backend does not show it."""
+        return traffic(self.executable)
+
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the program and waits for its results."""
         return jax.block_until_ready(self.executable(*args, **kwargs))
@@ -51,24 +56,38 @@ class Compiled:
 def compile_program(
     fun: Callable[..., Any],
     *args: Any,
+    target: Target | str | None = None,
     compiler_options: Mapping[str, str] | None = None,
     static_argnums: tuple[int, ...] = (),
     static_argnames: tuple[str, ...] = (),
     **kwargs: Any,
 ) -> Compiled:
-    """Compiles a function for the present backend without running it.
+    """Compiles a function without running it.
 
     Args:
         fun: any function of arrays.
         args: arrays or `jax.ShapeDtypeStruct`.
+        target: a device to compile for, which need not be here; None for the one that JAX uses.
         compiler_options: XLA options, such as an entry of `SCHEDULERS`.
         static_argnums: as for `jax.jit`.
         static_argnames: as for `jax.jit`.
         kwargs: further arguments.
+
+    Raises:
+        TargetUnavailable: if nothing can be compiled for the target here, with what to install.
     """
+    chosen = as_target(target)
+    options = dict(compiler_options or {}) or None
+    jitted = chosen.jit(fun, static_argnums=static_argnums, static_argnames=static_argnames, compiler_options=options)
+    placed = [arg if i in static_argnums else chosen.place(arg) for i, arg in enumerate(args)]
+    named = {key: arg if key in static_argnames else chosen.place(arg) for key, arg in kwargs.items()}
+    return compile_jitted(jitted, *placed, **named)
+
+
+def compile_jitted(jitted: Any, *args: Any, **kwargs: Any) -> Compiled:
+    """Compiles what `jax.jit` returned, for later calls too, without running it."""
     start = time.perf_counter()
-    jitted = jax.jit(fun, static_argnums=static_argnums, static_argnames=static_argnames)
-    executable = jitted.lower(*args, **kwargs).compile(compiler_options=dict(compiler_options or {}) or None)
+    executable = jitted.lower(*args, **kwargs).compile()
     seconds = time.perf_counter() - start
     memory: Any = executable.memory_analysis()
     costs: Any = executable.cost_analysis()
@@ -81,6 +100,30 @@ def compile_program(
         alias_bytes=memory.alias_size_in_bytes,
         flops=costs.get("flops") if costs else None,
     )
+
+
+def device_peak(call: Callable[[], Any], device: Any) -> int | None:
+    """Runs something once and asks the device's allocator how much memory it took beyond what was in use before.
+
+    The allocator remembers one peak for the whole process, so a program is seen only if it raises that: measure the largest
+    last, or each in a process of its own.
+
+    Args:
+        call: runs one program and waits for it; its results must not be kept.
+        device: where it runs.
+
+    Returns:
+        Bytes of results and temporaries at their peak; None if the device keeps no statistics (the CPU), or if an earlier
+        program's peak hides this one's.
+    """
+    before = device.memory_stats()
+    if not before or "peak_bytes_in_use" not in before:
+        return None
+    call()
+    after = device.memory_stats()
+    if after["peak_bytes_in_use"] <= before["peak_bytes_in_use"]:
+        return None
+    return int(after["peak_bytes_in_use"] - before["bytes_in_use"])
 
 
 def time_alternated(

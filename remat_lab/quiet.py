@@ -1,4 +1,4 @@
-"""Settings that compilers of devices which are not here read from the environment. JAX is not imported."""
+"""Settings that compilers of devices which are not here read from the environment."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ _WITHOUT_TPU = {
 
 
 def quiet_without_devices() -> None:
-    """Keeps JAX from looking for devices that are not here; to be called before JAX is imported.
+    """Keeps JAX from looking for devices that are not here; to be called before JAX starts its backends.
 
     With the compiler of a GPU or TPU installed and no such device, that search prints a page of errors. Nothing is changed
     where JAX_PLATFORMS is set or there is the file of a device's driver.
     """
     if sys.platform.startswith("linux") and not any(os.path.exists(path) for path in _DRIVERS):
-        os.environ.setdefault("JAX_PLATFORMS", "cpu")
+        if "JAX_PLATFORMS" not in os.environ:
+            os.environ["JAX_PLATFORMS"] = "cpu"  # for subprocesses, and for JAX if it is imported later
+            if "jax" in sys.modules:
+                sys.modules["jax"].config.update("jax_platforms", "cpu")
         quiet_compilers()
 
 

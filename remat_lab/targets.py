@@ -92,6 +92,11 @@ class Target:
         """Whether programs for this target can run here."""
         return self.here() is not None
 
+    @property
+    def is_default(self) -> bool:
+        """Whether it is the device that JAX uses unless told otherwise."""
+        return self.here() == jax.devices()[0]
+
     def here(self) -> Any | None:
         """The present device of this kind; None if there is none. The CPU is always here."""
         if self.platform == "cpu":
@@ -167,13 +172,13 @@ class Target:
 
     def jit(self, fun: Any, **options: Any) -> Any:
         """`jax.jit` for this target. Lower it with arguments from `place`."""
-        if self.is_present:
+        if self.is_default:
             return jax.jit(fun, **options)
         return jax.jit(fun, out_shardings=jax.sharding.SingleDeviceSharding(self.device()), **options)
 
     def place(self, values: Any) -> Any:
-        """Arguments for lowering: arrays of the pytree as shapes on this target; as they are if it is present."""
-        if self.is_present:
+        """Arguments for lowering: arrays of the pytree as shapes on this target; as they are if it is the default device."""
+        if self.is_default:
             return values
         sharding = jax.sharding.SingleDeviceSharding(self.device())
 
