@@ -9,10 +9,11 @@ import contextlib
 import importlib
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-from jax._src import effects, source_info_util, xla_bridge
+from jax._src import config, core, effects, source_info_util, xla_bridge
 from jax._src.ad_checkpoint import name_p  # in jax.ad_checkpoint since 0.12
 from jax._src.debugging import OrderedDebugEffect
 from jax._src.state import discharge
@@ -176,3 +177,37 @@ def scan_operands(eqn: Equation) -> tuple[int, int]:
     """How many constants and carries a `scan` equation has."""
     consts, carries, _ = eqn.params["ft_in"].unpack()  # trees since jax 0.11
     return len(consts), len(carries)
+
+
+def trace_context() -> Any:
+    """What tracing depends on beside its arguments, hashable: configuration, mesh, axes."""
+    return config.trace_context()
+
+
+@dataclass(frozen=True)
+class MappedAxis:
+    """How a batching rule is to map: dimension of each operand, and what `jax.vmap` was told."""
+
+    dims: tuple[int | None, ...]
+    size: int
+    name: Any
+    spmd_name: Any
+
+    @classmethod
+    def of(cls, axis: Any, dims: Sequence[Any]) -> MappedAxis:
+        """From what a batching rule gets."""
+        name = None if axis.name is core.no_axis_name else axis.name
+        return cls(tuple(dims), axis.size, name, axis.spmd_name)
+
+    def with_dims(self, dims: tuple[int | None, ...]) -> MappedAxis:
+        """The same axis for other operands."""
+        return replace(self, dims=dims)
+
+    def vmap(self, fun: Any) -> Any:
+        """The mapped function; all its results have the axis in front."""
+        return jax.vmap(fun, self.dims, axis_name=self.name, axis_size=self.size, spmd_axis_name=self.spmd_name)
+
+
+def aval_of(shape: jax.ShapeDtypeStruct) -> Any:
+    """The type of an array as rules give it."""
+    return core.shaped_abstractify(shape)
