@@ -7,22 +7,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from remat_lab import costs as cost_rules
-from remat_lab.budget import parse_budget
 from remat_lab.errors import InvalidArgument, InvalidLoss
 from remat_lab.flatten import flatten
 from remat_lab.fuse import CostRule, Fused, fuse
+from remat_lab.planner import Planner
 from remat_lab.plans import Plan
-from remat_lab.selection import Selection, keep_always, select_values
-from remat_lab.starts import starts
+from remat_lab.selection import Selection, keep_always
 from remat_lab.trace import Call, Loss
-from solvers.simulate import keep_all_peak
-from solvers.solution import Progress, Solution
-from solvers.solve import solve
+from solvers.solution import Progress
 
 COSTS: dict[str, CostRule] = {"roofline": cost_rules.CPU.seconds, "flops": lambda flops, moved_bytes: flops}
 """Costs by name: seconds of the roofline model, or floating-point operations."""
-
-_STARTED = ("auto", "intervals")  # solvers that start from the schedules of JAX's policies
 
 
 def plan(
@@ -37,6 +32,7 @@ def plan(
     costs: str | CostRule = "roofline",
     must_save: Selection = (),
     must_recompute: Selection = (),
+    check: str = "compiled",
     time_limit: float = 20.0,
     seed: int = 0,
     workers: int | None = None,
@@ -48,8 +44,8 @@ def plan(
     Args:
         fun: scalar loss of pytrees, as for `jax.value_and_grad`.
         *args: its arguments; arrays or `jax.ShapeDtypeStruct`, nothing is allocated.
-        budget: largest peak of temporaries: int bytes, a string with a unit ("2GiB"), or a fraction of the keep-all peak;
-            None for no limit. Arguments and results of the step are not in it.
+        budget: largest temp bytes of the compiled step: int bytes, a string with a unit ("2GiB"), or a fraction of the keep-all
+            peak; None for no limit. Arguments and results of the step are not in it.
         solver: a name from `solvers.available()`; "auto" proves as much as it can within `time_limit`.
         argnums: which arguments to differentiate.
         has_aux: whether the loss returns `(value, aux)`.
@@ -59,7 +55,9 @@ def plan(
         must_save: values never to recompute, as the user's checkpoint names or a predicate of `selection.Candidate`. In exact
             schedules this is about values that are written; others are computed inside the step that reads them.
         must_recompute: values that `Plan.apply` never keeps, likewise; exact schedules keep what pays.
-        time_limit: seconds for the solver.
+        check: "compiled" holds the plan to its budget as compiled: the step is compiled with the plan's `compiler_options`,
+            and where XLA needs more than was predicted the plan is made again for less. "planned" trusts the prediction.
+        time_limit: seconds for the solver, for each plan that is tried.
         seed: of the solver.
         workers: threads of the solver; None for all cores.
         progress: called by the solver from time to time.
@@ -71,11 +69,12 @@ def plan(
     Raises:
         InvalidLoss: if the loss cannot be differentiated.
         InvalidBudget: if the budget is not one.
-        InfeasibleBudget: if it cannot be met, with the smallest that can and the source line that stands in the way.
+        InfeasibleBudget: if it cannot be met, with the smallest that can and the source line that stands in the way; or, with
+            the smallest compiled program found, if no plan keeps it as compiled.
         InvalidArgument: for an unknown solver or option.
     """
     loss = _as_loss(fun, argnums, has_aux, static_argnums, static_argnames)
-    limits: dict[str, Any] = {"time_limit": time_limit, "seed": seed, "workers": workers, "progress": progress}
+    limits: dict[str, Any] = {"time_limit": time_limit, "seed": seed, "workers": workers, "progress": progress, "check": check}
     wanted = {"must_save": must_save, "must_recompute": must_recompute}
     return _plan(loss, loss.call(args, kwargs), budget=budget, solver=solver, costs=costs, **wanted, **limits)
 
@@ -85,19 +84,27 @@ def _plan(
     call: Call,
     *,
     budget: int | float | str | None,
-    solver: str = "auto",
     costs: str | CostRule = "roofline",
     must_save: Selection = (),
     must_recompute: Selection = (),
-    **limits: Any,
+    **options: Any,
 ) -> Plan:
     start = time.perf_counter()
+    planner = planner_for(loss, call, costs=costs, must_save=must_save, must_recompute=must_recompute)
+    return planner.plan(planner.bytes_of(budget), seconds=time.perf_counter() - start, **options)
+
+
+def planner_for(
+    loss: Loss,
+    call: Call,
+    *,
+    costs: str | CostRule = "roofline",
+    must_save: Selection = (),
+    must_recompute: Selection = (),
+) -> Planner:
+    """Traces and groups a loss once, for plans under any number of budgets."""
     fused = keep_always(analyse(loss, call, costs=costs), must_save)
-    select_values(fused.program, must_recompute)  # refuses names that do not exist before anything is solved
-    budget_bytes = None if budget is None else parse_budget(budget, keep_all_peak(fused.graph))
-    solution = _solve(fused, budget_bytes, solver, **limits)
-    seconds = time.perf_counter() - start
-    return Plan(loss, call.abstract(), fused, solution, budget_bytes, seconds, must_save, must_recompute)
+    return Planner(loss, call, fused, must_save=must_save, must_recompute=must_recompute)
 
 
 def analyse(loss: Loss, call: Call, *, costs: str | CostRule = "roofline") -> Fused:
@@ -154,17 +161,6 @@ class PlannedFunction:
         if signature not in self.plans:
             self.plans[signature] = _plan(self._loss, call, **self._options)
         return self.plans[signature].value_and_grad()(*args, **kwargs)
-
-
-def _solve(fused: Fused, budget: int | None, solver: str, **options: Any) -> Solution:
-    try:
-        if budget is not None and solver in _STARTED and budget < keep_all_peak(fused.graph):
-            options["starts"] = starts(fused, budget)
-        return solve(fused.graph, budget, solver, **options)
-    except ValueError as error:
-        if type(error) is ValueError:
-            raise InvalidArgument(str(error)) from error
-        raise
 
 
 def _as_loss(

@@ -15,8 +15,10 @@ from remat_lab.errors import InvalidArgument, InvalidLoss, PlanMismatch
 from remat_lab.explain import Explanation, explain
 from remat_lab.flatten import Program, flatten
 from remat_lab.fuse import Fused
-from remat_lab.measure import SCHEDULERS, Compiled, compile_program
+from remat_lab.measure import SCHEDULERS, Compiled, compile_jitted, compile_program
 from remat_lab.policy_plan import PolicyPlan, plan_policy
+from remat_lab.policy_promise import AppliedPolicy, hold
+from remat_lab.promise import Round
 from remat_lab.selection import Selection
 from remat_lab.summary import summarise
 from remat_lab.trace import Call, Loss, Traced
@@ -65,6 +67,8 @@ class Plan:
         seconds: time of tracing, grouping and solving.
         must_save: what is always kept.
         must_recompute: what `apply` never keeps.
+        check: "compiled" if the budget is a promise about the compiled program, "planned" if about the prediction.
+        rounds: the attempts that it took to keep that promise; empty if nothing was compiled.
     """
 
     loss: Loss
@@ -75,6 +79,8 @@ class Plan:
     seconds: float
     must_save: Selection = ()
     must_recompute: Selection = ()
+    check: str = "planned"
+    rounds: tuple[Round, ...] = ()
 
     @property
     def graph(self) -> Graph:
@@ -95,6 +101,32 @@ class Plan:
     def compiler_options(self) -> dict[str, str]:
         """XLA options that the predicted peak needs on the present backend; empty on GPU and TPU."""
         return dict(SCHEDULERS["memory"]) if jax.default_backend() == "cpu" else {}
+
+    @property
+    def planned_bytes(self) -> int:
+        """Predicted peak of temporaries: `predicted.peak_bytes`."""
+        return self.solution.peak
+
+    @property
+    def compiled_bytes(self) -> int:
+        """Temp bytes of the step compiled with `compiler_options`: what the budget is a promise about."""
+        return self.compiled.temp_bytes
+
+    @cached_property
+    def compiled(self) -> Compiled:
+        """The step compiled with `compiler_options`, and its statistics; compiled once, for `jit` as well."""
+        return compile_jitted(self._step, *self.call.values)
+
+    @cached_property
+    def _step(self) -> Any:
+        """The step on the traced leaves, jitted: compiling it for its statistics and calling it share one executable."""
+        return jax.jit(partial(self._run_values, self.call), compiler_options=self.compiler_options or None)
+
+    def with_rounds(self, rounds: tuple[Round, ...]) -> Plan:
+        """The same plan with the attempts that led to it; what was compiled is kept."""
+        kept = replace(self, rounds=rounds)
+        kept.__dict__.update(_step=self._step, compiled=self.compiled)
+        return kept
 
     @cached_property
     def predicted(self) -> Predicted:
@@ -148,23 +180,37 @@ class Plan:
         scheduled.__name__ = f"{self.loss.name}_value_and_grad"
         return scheduled
 
-    @cached_property
+    @property
     def policy_plan(self) -> PolicyPlan:
         """The best plan that `jax.checkpoint` can express under the same budget; planned when first asked for.
+
+        With `check="compiled"` it is `jax.value_and_grad` of `apply`'s result that keeps the budget, under `compiler_options`.
 
         Raises:
             InfeasibleBudget: if the budget can only be met by an exact schedule, with the smallest peak of this form.
         """
+        return self.applied_policy.plan
+
+    @cached_property
+    def applied_policy(self) -> AppliedPolicy:
+        """`policy_plan` with the program that it becomes and the attempts that it took."""
         run, _ = forward_function(self.loss, self.call)
         position = {leaf: p for p, leaf in enumerate(self.call.traced)}
-        return plan_policy(
-            run,
-            self.call.values,
-            budget=_UNLIMITED if self.budget_bytes is None else self.budget_bytes,
-            differentiated=[position[leaf] for leaf in self.call.differentiated],
-            must_save=self.must_save,
-            must_recompute=self.must_recompute,
-        )
+
+        def make(budget: int) -> PolicyPlan:
+            return plan_policy(
+                run,
+                self.call.values,
+                budget=budget,
+                differentiated=[position[leaf] for leaf in self.call.differentiated],
+                must_save=self.must_save,
+                must_recompute=self.must_recompute,
+            )
+
+        program = (self.loss, self.call, self.compiler_options)
+        if self.budget_bytes is None or self.check == "planned":
+            return AppliedPolicy(make(_UNLIMITED if self.budget_bytes is None else self.budget_bytes), *program)
+        return hold(make, self.budget_bytes, *program)
 
     @property
     def policy(self) -> Any:
@@ -187,8 +233,7 @@ class Plan:
 
         Inside a larger jitted program pass `compiler_options` to the outermost `jax.jit` instead: JAX refuses them further in.
         """
-        step = jax.jit(partial(self._run_values, self.call), compiler_options=self.compiler_options or None)
-        structure = self.loss.trace(self.call)
+        step, structure = self._step, self.loss.trace(self.call)
 
         def compiled(*args: Any, **kwargs: Any) -> Any:
             call = self.loss.call(args, kwargs)

@@ -12,6 +12,7 @@ from solvers.solution import Progress, Solution
 
 if TYPE_CHECKING:
     from remat_lab.plans import Plan
+    from remat_lab.promise import Round
 
 _WIDTH = 72  # columns of the timeline
 _SHOWN = 6  # recomputed values that are named
@@ -24,6 +25,7 @@ def summarise(plan: Plan) -> str:
     lines = [
         f"plan of {plan.loss.name}: {_verdict(solution)}, {seconds(plan.seconds)} s",
         *_memory(plan.budget_bytes, predicted.peak_bytes, predicted.keep_all_peak_bytes),
+        *_compiled(plan.rounds),
         f"  with results    {size(predicted.total_bytes)}; arguments come on top",
         f"  extra FLOPs     {percent(predicted.extra_flops_ratio)} of {once:.3g}",
         *_proof(solution),
@@ -94,6 +96,15 @@ def _memory(budget: int | None, peak: int, keep_all_peak: int) -> list[str]:
     return [f"  budget          {'none' if budget is None else size(budget)}", line]
 
 
+def _compiled(rounds: tuple[Round, ...]) -> list[str]:
+    """How the promise about the compiled program was kept."""
+    if not rounds:
+        return []
+    earlier = ", ".join(size(attempt.compiled_bytes) for attempt in rounds[:-1])
+    tried = f", after {earlier} for plans of {', '.join(size(r.planned_bytes) for r in rounds[:-1])}" if earlier else ""
+    return [f"  compiled temp   {size(rounds[-1].compiled_bytes)}{tried}"]
+
+
 def _proof(solution: Solution) -> list[str]:
     base = solution.keep_all_cost
     if not base:
@@ -118,9 +129,10 @@ def _recomputed(graph: Graph, solution: Solution) -> list[str]:
 
 def _policy(plan: Plan) -> list[str]:
     """What `apply` needs and costs, where it has been asked for."""
-    found = plan.__dict__.get("policy_plan")
-    if found is None:
+    held = plan.__dict__.get("applied_policy")
+    if held is None:
         return []
+    found = held.plan
     return [
         f"  as a policy     {size(found.peak_bytes)} at {percent(found.extra_flops_ratio)} FLOPs, "
         f"in {max(1, len(found.layout.root.children))} regions with {len(found.layout.names)} named values"

@@ -118,7 +118,7 @@ def test_value_and_grad_plans_once_for_each_shape():
     for x in (X, X, X[:32], X):
         assert largest_difference(jax.value_and_grad(loss)(W, x), step(W, x)).relative < 1e-5
     assert len(step.plans) == 2
-    assert len(traces) == 6  # one to plan each shape, one for each call
+    assert len(traces) == 8  # two to plan and compile each shape, one for each call
     jax.jit(step)(W, X)
     assert len(step.plans) == 2
 
@@ -268,7 +268,7 @@ def test_ordered_effects_keep_their_order_and_run_once(solver):
             io_callback(lambda i=i: seen.append(-i), None, ordered=True)
         return jnp.sum(x**2)
 
-    plan = rl.plan(noisy, W, X, budget=0.6, solver=solver, time_limit=10)
+    plan = rl.plan(noisy, W, X, budget=0.6, solver=solver, check="planned", time_limit=10)
     assert plan.schedule.recomputed
     jax.block_until_ready(jax.jit(plan.value_and_grad())(W, X))
     jax.effects_barrier()

@@ -1,0 +1,114 @@
+"""One loss and one set of arguments, traced and grouped once: plans for any number of budgets."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from remat_lab import promise
+from remat_lab.budget import parse_budget
+from remat_lab.errors import InvalidArgument
+from remat_lab.fuse import Fused
+from remat_lab.plans import Plan
+from remat_lab.selection import Selection, select_values
+from remat_lab.starts import starts as policy_starts
+from remat_lab.trace import Call, Loss
+from remat_lab.units import size
+from solvers.simulate import keep_all_peak
+from solvers.solution import Progress, Solution
+from solvers.solve import solve
+
+CHECKS = ("compiled", "planned")
+
+_STARTED = ("auto", "intervals")  # solvers that start from the schedules of JAX's policies
+
+
+class Planner:
+    """Plans for one traced program.
+
+    Attributes:
+        loss: the user's function and its options.
+        call: the arguments planned for, as shapes.
+        fused: graph and program.
+        keep_all_peak_bytes: predicted peak of temporaries with everything kept: what fractions of a budget refer to.
+    """
+
+    def __init__(self, loss: Loss, call: Call, fused: Fused, *, must_save: Selection = (), must_recompute: Selection = ()):
+        select_values(fused.program, must_recompute)  # refuses names that do not exist before anything is solved
+        self.loss, self.call, self.fused = loss, call.abstract(), fused
+        self.must_save, self.must_recompute = must_save, must_recompute
+        self.keep_all_peak_bytes = keep_all_peak(fused.graph)
+
+    def bytes_of(self, budget: object) -> int | None:
+        """A budget in any of its forms, in bytes."""
+        return None if budget is None else parse_budget(budget, self.keep_all_peak_bytes)
+
+    def plan(
+        self,
+        budget: int | None,
+        *,
+        solver: str = "auto",
+        check: str = "compiled",
+        seconds: float = 0.0,
+        starts: Sequence[Sequence[int]] = (),
+        progress: Callable[[Progress], None] | None = None,
+        **limits: Any,
+    ) -> Plan:
+        """The plan for a budget in bytes.
+
+        Args:
+            budget: bytes; None for no limit.
+            solver: a name from `solvers.available()`.
+            check: "compiled" returns only a plan that compiles within its budget; "planned" trusts the prediction.
+            seconds: time already spent on tracing.
+            starts: orders known to be valid, to start the search from.
+            progress: called by the solver, and after each compilation.
+            **limits: further options of `solvers.solve.solve`.
+
+        Raises:
+            InfeasibleBudget: if no plan was found that keeps it.
+            InvalidArgument: for an unknown solver, check or option.
+        """
+        if check not in CHECKS:
+            raise InvalidArgument(
+                f'check={check!r} is unknown: "compiled" compiles and holds the plan to its budget, "planned" does not'
+            )
+
+        start = time.perf_counter()
+
+        def make(asked: int | None) -> Plan:
+            solution = self._solve(asked, solver, starts, progress=progress, **limits)
+            return Plan(
+                loss=self.loss,
+                call=self.call,
+                fused=self.fused,
+                solution=solution,
+                budget_bytes=budget,
+                seconds=seconds + time.perf_counter() - start,
+                must_save=self.must_save,
+                must_recompute=self.must_recompute,
+                check=check,
+            )
+
+        if budget is None or check == "planned":
+            return make(budget)
+
+        def tell(attempt: promise.Round, number: int) -> None:
+            if progress is not None:
+                text = f"plan {number} compiles to {size(attempt.compiled_bytes)} of {size(budget)}"
+                progress(Progress(text, time.perf_counter() - start, math.inf, -math.inf))
+
+        plan, rounds = promise.hold(make, budget, tell=tell)
+        return plan.with_rounds(rounds)
+
+    def _solve(self, budget: int | None, solver: str, starts: Sequence[Sequence[int]], **options: Any) -> Solution:
+        try:
+            if budget is not None and solver in _STARTED and budget < self.keep_all_peak_bytes:
+                options["starts"] = [*policy_starts(self.fused, budget), *starts]
+            return solve(self.fused.graph, budget, solver, **options)
+        except ValueError as error:
+            if type(error) is ValueError:
+                raise InvalidArgument(str(error)) from error
+            raise
