@@ -16,69 +16,19 @@ the result of a heavy equation that is only changed element by element (a dot an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 
 from remat_lab import _compat, costs
 from remat_lab.flatten import Equation, Program, flatten
-from remat_lab.primitives import ELEMENTWISE, FUSIBLE, IN_PLACE, REDUCTIONS, VIEWS, forbids_replay
+from remat_lab.primitives import ELEMENTWISE, FUSIBLE, IN_PLACE, REDUCTIONS, forbids_replay
+from remat_lab.steps import CostRule as CostRule
+from remat_lab.steps import Fused as Fused
+from remat_lab.steps import Group as Group
+from remat_lab.steps import Step, assemble, base_values, closure, is_view
 from remat_lab.workspace import convolution_copies, random_bits_copies
-from solvers.graph import Graph, Node
 from solvers.schedule import Schedule
 from solvers.simulate import simulate
 
-CostRule = Callable[[float, int], float]
-"""Cost of a step from its FLOPs and the bytes it moves."""
-
 _LARGE_BYTES = 100_000
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """The equations of one step.
-
-    Attributes:
-        root: position of the equation whose results the step writes.
-        equations: positions of all equations that the step runs, in order; `root` is the last.
-        values: the values it writes, in the order of its nodes.
-        reads: the written values, arguments and constants that it reads.
-        flops: of all its equations.
-        moved_bytes: bytes read and written.
-    """
-
-    root: int
-    equations: tuple[int, ...]
-    values: tuple[int, ...]
-    reads: tuple[int, ...]
-    flops: float
-    moved_bytes: int
-
-
-@dataclass(frozen=True)
-class Fused:
-    """A graph and the way back to the program.
-
-    Attributes:
-        program: what was fused.
-        graph: one node per written value, in the program's order.
-        groups: for each node with a step of its own, its equations.
-        node_of: the node of each written value.
-        forward_nodes: nodes before this position belong to the forward pass.
-    """
-
-    program: Program
-    graph: Graph
-    groups: dict[int, Group]
-    node_of: dict[int, int]
-    forward_nodes: int
-
-    def root(self, node: int) -> Equation:
-        """The equation whose result a node is."""
-        return self.program.equations[self.groups[self.graph.step_of(node)].root]
-
-    def flops(self, order: tuple[int, ...]) -> float:
-        """FLOPs of an order of computations."""
-        return sum(self.groups[v].flops for v in order)
 
 
 def fuse(program: Program, *, primal_outputs: int = 0, cost: CostRule = costs.CPU.seconds) -> Fused:
@@ -93,70 +43,14 @@ def fuse(program: Program, *, primal_outputs: int = 0, cost: CostRule = costs.CP
     Returns:
         The graph and its map. Program outputs are `external`: their bytes lie in the caller's buffers.
     """
-    base = _bases(program)
-    written = _written(program, base)
-    last_primal = max(
-        (
-            program.producer[base[v]]
-            for v in program.outputs[:primal_outputs]
-            if isinstance(v, int) and base[v] in program.producer
-        ),
-        default=-1,
-    )
-    external = {base[v] for v in program.outputs if isinstance(v, int)}
-    nodes: list[Node] = []
-    groups: dict[int, Group] = {}
-    node_of: dict[int, int] = {}
-    last_effect: tuple[int, ...] = ()
-    for k, is_root in enumerate(written):
-        if not is_root:
-            continue
-        q = program.equations[k]
-        group = _group(program, written, k)
-        lead = len(nodes)
-        deps = {node_of[v] for v in group.reads if v in node_of}
-        if q.eqn.effects:
-            deps.update(last_effect)  # what the effects of two steps are to each other is not in the data flow
-        values = q.outs or (None,)
-        source = q.source_line
-        for i, v in enumerate(values):
-            size = 0 if v is None else program.bytes[v]
-            part = f".{i}" if len(values) > 1 else ""
-            name = f"{q.name}{part} {'effect' if v is None else program.avals[v]} at {source}"
-            nodes.append(
-                Node(
-                    name=name,
-                    cost=0.0 if i else cost(group.flops, group.moved_bytes),
-                    size=size,
-                    deps=() if i else tuple(sorted(deps)),
-                    workspace=0 if i else max(_workspace(program.equations[e].eqn) for e in group.equations),
-                    recomputable=all(forbids_replay(program.equations[e].eqn) is None for e in group.equations),
-                    backward=primal_outputs > 0 and k > last_primal,
-                    part_of=lead if i else None,
-                    external=v in external,
-                )
-            )
-            if v is not None:
-                node_of[v] = lead + i
-        groups[lead] = group
-        if q.eqn.effects:
-            last_effect = (min(range(lead, len(nodes)), key=lambda v: nodes[v].size),)
-    outputs = tuple(node_of[v] for v in external if v in node_of)
-    forward = next((v for v, node in enumerate(nodes) if node.backward), len(nodes))
-    return Fused(program, Graph(tuple(nodes), outputs), groups, node_of, forward)
-
-
-def _bases(program: Program) -> list[int]:
-    """For each value, the value whose bytes it is: itself unless it is a view."""
-    base = list(range(len(program.avals)))
-    for q in program.equations:
-        if q.name in VIEWS and isinstance(q.ins[0], int):
-            base[q.outs[0]] = base[q.ins[0]]
-    return base
-
-
-def _is_view(q: Equation) -> bool:
-    return q.name in VIEWS and isinstance(q.ins[0], int)
+    written = _written(program, base_values(program))
+    sources = [closure(program, written, (k,))[0] if is_root else () for k, is_root in enumerate(written)]
+    steps = [
+        Step((k,), workspace=max(_workspace(program.equations[e].eqn) for e in sources[k]))
+        for k, is_root in enumerate(written)
+        if is_root
+    ]
+    return assemble(program, steps, primal_outputs=primal_outputs, cost=cost)
 
 
 def _written(program: Program, base: list[int]) -> list[bool]:
@@ -164,7 +58,7 @@ def _written(program: Program, base: list[int]) -> list[bool]:
     equations, producer = program.equations, program.producer
     readers: dict[int, list[int]] = {}
     for k, q in enumerate(equations):
-        if not _is_view(q):
+        if not is_view(q):
             for v in dict.fromkeys(base[u] for u in q.reads):
                 readers.setdefault(v, []).append(k)
     leaves = {base[v] for v in program.outputs if isinstance(v, int)}
@@ -177,7 +71,7 @@ def _written(program: Program, base: list[int]) -> list[bool]:
         return heavy[k] and q.name not in REDUCTIONS
 
     written = [
-        not _is_view(q) and (heavy[k] or any(o in leaves or any(forces(c, o) for c in readers.get(o, ())) for o in q.outs))
+        not is_view(q) and (heavy[k] or any(o in leaves or any(forces(c, o) for c in readers.get(o, ())) for o in q.outs))
         for k, q in enumerate(equations)
     ]
     # Written readers of each unwritten value, through the fusible equations between.
@@ -189,7 +83,7 @@ def _written(program: Program, base: list[int]) -> list[bool]:
     large = min(_LARGE_BYTES, sum(sum(program.bytes[o] for o in q.outs) for q in equations) // 2000)
     behind: list[dict[int, int]] = [{} for _ in equations]
     for k, q in enumerate(equations):
-        if _is_view(q):
+        if is_view(q):
             continue
         for v in dict.fromkeys(base[u] for u in q.reads):
             if v in producer:
@@ -243,33 +137,6 @@ def _transposes_matrix(dot: Equation, reader: Equation) -> bool:
 
 def _elements(program: Program, value: int) -> int:
     return math.prod(getattr(program.avals[value], "shape", ()))
-
-
-def _group(program: Program, written: list[bool], root: int) -> Group:
-    inside: set[int] = set()
-    reads: dict[int, None] = {}
-    todo = [root]
-    while todo:
-        k = todo.pop()
-        if k in inside:
-            continue
-        inside.add(k)
-        for v in program.equations[k].reads:
-            p = program.producer.get(v)
-            if p is None or written[p]:
-                reads[v] = None
-            else:
-                todo.append(p)
-    equations = tuple(sorted(inside))
-    values = program.equations[root].outs
-    return Group(
-        root=root,
-        equations=equations,
-        values=values,
-        reads=tuple(reads),
-        flops=sum(costs.flops(program.equations[k].eqn) for k in equations),
-        moved_bytes=sum(program.bytes[v] for v in (*reads, *values)),
-    )
 
 
 def _workspace(eqn: _compat.Equation) -> int:
