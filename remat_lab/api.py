@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from remat_lab import costs as cost_rules
+from remat_lab.budget import parse_budget
+from remat_lab.device_memory import Reserved, reserved_bytes, temp_budget
 from remat_lab.errors import InvalidArgument, InvalidLoss
 from remat_lab.flatten import flatten
 from remat_lab.fuse import CostRule, Fused, fuse
@@ -24,6 +26,8 @@ def plan(
     fun: Callable[..., Any],
     *args: Any,
     budget: int | float | str | None = None,
+    device_memory: int | str | None = None,
+    reserved: Reserved = 0,
     solver: str = "auto",
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
@@ -46,6 +50,10 @@ def plan(
         *args: its arguments; arrays or `jax.ShapeDtypeStruct`, nothing is allocated.
         budget: largest temp bytes of the compiled step: int bytes, a string with a unit ("2GiB"), or a fraction of the keep-all
             peak; None for no limit. Arguments and results of the step are not in it.
+        device_memory: bytes of the whole device, or a string with a unit: the budget is then what arguments, results and
+            `reserved` leave of it (the smaller one, if `budget` is given too).
+        reserved: what lies on the device beside the step: bytes, an optimizer with `init`, a pytree of arrays or shapes, or a
+            mapping from names to these.
         solver: a name from `solvers.available()`; "auto" proves as much as it can within `time_limit`.
         argnums: which arguments to differentiate.
         has_aux: whether the loss returns `(value, aux)`.
@@ -68,15 +76,16 @@ def plan(
 
     Raises:
         InvalidLoss: if the loss cannot be differentiated.
-        InvalidBudget: if the budget is not one.
+        InvalidBudget: if the budget is not one, or the device is too small for arguments and results alone.
         InfeasibleBudget: if it cannot be met, with the smallest that can and the source line that stands in the way; or, with
             the smallest compiled program found, if no plan keeps it as compiled.
         InvalidArgument: for an unknown solver or option.
     """
-    loss = _as_loss(fun, argnums, has_aux, static_argnums, static_argnames)
+    loss = as_loss(fun, argnums, has_aux, static_argnums, static_argnames)
     limits: dict[str, Any] = {"time_limit": time_limit, "seed": seed, "workers": workers, "progress": progress, "check": check}
-    wanted = {"must_save": must_save, "must_recompute": must_recompute}
-    return _plan(loss, loss.call(args, kwargs), budget=budget, solver=solver, costs=costs, **wanted, **limits)
+    wanted: dict[str, Any] = {"must_save": must_save, "must_recompute": must_recompute, "solver": solver, "costs": costs}
+    memory: dict[str, Any] = {"budget": budget, "device_memory": device_memory, "reserved": reserved}
+    return _plan(loss, loss.call(args, kwargs), **memory, **wanted, **limits)
 
 
 def _plan(
@@ -87,11 +96,16 @@ def _plan(
     costs: str | CostRule = "roofline",
     must_save: Selection = (),
     must_recompute: Selection = (),
+    device_memory: int | str | None = None,
+    reserved: Reserved = 0,
     **options: Any,
 ) -> Plan:
     start = time.perf_counter()
     planner = planner_for(loss, call, costs=costs, must_save=must_save, must_recompute=must_recompute)
-    return planner.plan(planner.bytes_of(budget), seconds=time.perf_counter() - start, **options)
+    limits = [] if device_memory is None else [temp_budget(planner.fused, call, device_memory, reserved)]
+    limits += [] if budget is None else [parse_budget(budget, planner.keep_all_peak_bytes)]
+    made = planner.plan(min(limits, default=None), seconds=time.perf_counter() - start, **options)
+    return made.amended(reserved=reserved_bytes(reserved, call))
 
 
 def planner_for(
@@ -143,7 +157,7 @@ def value_and_grad(
         A function with the signature of `fun`. Its attribute `plans` maps call signatures to plans.
     """
     statics = {key: options.pop(key, ()) for key in ("static_argnums", "static_argnames")}
-    return PlannedFunction(_as_loss(fun, argnums, has_aux, **statics), {"budget": budget, **options})
+    return PlannedFunction(as_loss(fun, argnums, has_aux, **statics), {"budget": budget, **options})
 
 
 class PlannedFunction:
@@ -163,13 +177,14 @@ class PlannedFunction:
         return self.plans[signature].value_and_grad()(*args, **kwargs)
 
 
-def _as_loss(
+def as_loss(
     fun: Callable[..., Any],
     argnums: int | Sequence[int],
     has_aux: bool,
     static_argnums: int | Sequence[int],
     static_argnames: str | Sequence[str],
 ) -> Loss:
+    """A user's loss with its options, checked."""
     if not callable(fun):
         raise InvalidArgument(f"the first argument is the loss, a function; got {type(fun).__name__}")
     return Loss(fun, _as_ints(argnums), has_aux, _as_tuple(static_argnums), _as_tuple(static_argnames))

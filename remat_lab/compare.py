@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from remat_lab import environment
-from remat_lab.api import plan
+from remat_lab.api import as_loss, planner_for
 from remat_lab.arguments import is_concrete, materialise
 from remat_lab.budget import parse_budget
 from remat_lab.comparison import Comparison, Row, Timeline
+from remat_lab.envelope import Outcome, plan_all
 from remat_lab.errors import InvalidArgument, RematLabError
 from remat_lab.fuse import CostRule
+from remat_lab.planner import Planner
 from remat_lab.plans import Plan
 from remat_lab.strategies import Budget, Strategy, block_transform, select
 from remat_lab.summary import describe_progress
@@ -86,8 +87,11 @@ def compare(
             parse_budget(strategy.budget, keep_all_peak=1 << 40)  # whether it is one: before the work, not in the middle
     runnable = real_args if real_args is not None else args if is_concrete(args) else materialise(args, seed)
     job = Job(loss, args, runnable, blocks, argnums, has_aux, Reporter(progress, 3 * len(chosen) + max(rounds, 0)))
-    make = partial(plan, costs=costs, seed=seed, time_limit=time_limit, workers=workers)
-    entries = [_prepare(job, strategy, make, strict) for strategy in chosen]
+    whole = as_loss(loss, argnums, has_aux, (), ())
+    planner = planner_for(whole, whole.call(args, {}), costs=costs)
+    limits = {"seed": seed, "time_limit": time_limit, "workers": workers}
+    plans = _plans(job, planner, chosen, solver, strict, limits)
+    entries = [_prepare(job, strategy, planner, plans, limits) for strategy in chosen]
     entries = [compile_row(job, entry) for entry in entries]
     references = References(job, entries[0])
     entries = [check_row(job, entry, references) for entry in entries]
@@ -111,7 +115,24 @@ def compare(
     )
 
 
-def _prepare(job: Job, strategy: Strategy, make: Callable[..., Plan], strict: bool) -> Entry:
+def _plans(
+    job: Job, planner: Planner, chosen: Sequence[Strategy], solver: str, strict: bool, limits: Mapping[str, Any]
+) -> dict[int, Outcome]:
+    """The optimal plans, by budget in bytes."""
+    names = {planner.bytes_of(strategy.budget): strategy.name for strategy in chosen if strategy.family == "optimal"}
+
+    def tell(budget: int) -> Callable[[Progress], None]:
+        job.report.start(f"plan {names[budget]}")
+        return lambda now: job.report.start(describe_progress(f"plan {names[budget]}", now))
+
+    found = plan_all(planner, [budget for budget in names if budget is not None], solver=solver, tell=tell, **limits)
+    for outcome in found.values():
+        if strict and isinstance(outcome, InfeasibleBudget):
+            raise outcome
+    return found
+
+
+def _prepare(job: Job, strategy: Strategy, planner: Planner, plans: Mapping[int, Outcome], limits: Mapping[str, Any]) -> Entry:
     """Makes the function that a strategy stands for."""
     job.report.start(f"plan {strategy.name}")
     row = Row(strategy=strategy.name, family=strategy.family, solver=strategy.solver)
@@ -122,23 +143,12 @@ def _prepare(job: Job, strategy: Strategy, make: Callable[..., Plan], strict: bo
             if job.blocks is None:
                 return Entry(replace(row, status="absent", reason="the model offers no blocks to transform"))
             return Entry(row, job.differentiate(job.blocks(block_transform(strategy.policy))))
-
-        def say(now: Progress) -> None:
-            job.report.start(describe_progress(f"plan {strategy.name}", now))
-
-        made = make(
-            job.loss,
-            *job.args,
-            budget=strategy.budget,
-            solver=strategy.solver,
-            argnums=job.argnums,
-            has_aux=job.has_aux,
-            progress=say,
-        )
+        budget = planner.bytes_of(strategy.budget)
+        made = planner.plan(None, solver=strategy.solver or "auto", **limits) if budget is None else plans[budget]
+        if isinstance(made, Exception):
+            raise made
         return Entry(_planned(row, made), made.value_and_grad(), made)
     except InfeasibleBudget as error:
-        if strict:
-            raise
         return Entry(replace(row, status="infeasible", reason=str(error)))
     except (InvalidBudget, RematLabError):
         raise  # about the loss or the call, not about this strategy

@@ -101,7 +101,7 @@ class Planner:
                 progress(Progress(text, time.perf_counter() - start, math.inf, -math.inf))
 
         plan, rounds = promise.hold(make, budget, tell=tell)
-        return plan.with_rounds(rounds)
+        return plan.amended(rounds=rounds)
 
     def _solve(self, budget: int | None, solver: str, starts: Sequence[Sequence[int]], **options: Any) -> Solution:
         try:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Literal
 
 import jax
 
 from remat_lab.applied import applied, forward_function
+from remat_lab.device_memory import MemoryClasses, classify
 from remat_lab.emit import run_schedule
 from remat_lab.errors import InvalidArgument, InvalidLoss, PlanMismatch
 from remat_lab.explain import Explanation, explain
@@ -69,6 +70,7 @@ class Plan:
         must_recompute: what `apply` never keeps.
         check: "compiled" if the budget is a promise about the compiled program, "planned" if about the prediction.
         rounds: the attempts that it took to keep that promise; empty if nothing was compiled.
+        reserved: bytes of what else lies on the device, by name.
     """
 
     loss: Loss
@@ -81,6 +83,7 @@ class Plan:
     must_recompute: Selection = ()
     check: str = "planned"
     rounds: tuple[Round, ...] = ()
+    reserved: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
     def graph(self) -> Graph:
@@ -122,10 +125,16 @@ class Plan:
         """The step on the traced leaves, jitted: compiling it for its statistics and calling it share one executable."""
         return jax.jit(partial(self._run_values, self.call), compiler_options=self.compiler_options or None)
 
-    def with_rounds(self, rounds: tuple[Round, ...]) -> Plan:
-        """The same plan with the attempts that led to it; what was compiled is kept."""
-        kept = replace(self, rounds=rounds)
-        kept.__dict__.update(_step=self._step, compiled=self.compiled)
+    @property
+    def memory(self) -> MemoryClasses:
+        """The step's memory by class: parameters, gradients and so on, with what is reserved and the temporaries."""
+        temporaries = self.compiled_bytes if self.rounds else self.planned_bytes
+        return classify(self.fused, self.call, self.reserved, temporaries)
+
+    def amended(self, **changes: Any) -> Plan:
+        """The same schedule with other facts about it (`rounds`, `budget_bytes`, ...); what was compiled is kept."""
+        kept = replace(self, **changes)
+        kept.__dict__.update({key: self.__dict__[key] for key in ("_step", "compiled", "predicted") if key in self.__dict__})
         return kept
 
     @cached_property
