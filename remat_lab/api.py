@@ -6,20 +6,17 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from remat_lab import costs as cost_rules
 from remat_lab.budget import parse_budget
 from remat_lab.device_memory import Reserved, reserved_bytes, temp_budget
 from remat_lab.errors import InvalidArgument, InvalidLoss
 from remat_lab.flatten import flatten
-from remat_lab.fuse import CostRule, Fused, fuse
+from remat_lab.fuse import CostRule, Fused
 from remat_lab.planner import Planner
 from remat_lab.plans import Plan
+from remat_lab.pricing import check_costs, fuse_priced
 from remat_lab.selection import Selection, keep_always
 from remat_lab.trace import Call, Loss
 from solvers.solution import Progress
-
-COSTS: dict[str, CostRule] = {"roofline": cost_rules.CPU.seconds, "flops": lambda flops, moved_bytes: flops}
-"""Costs by name: seconds of the roofline model, or floating-point operations."""
 
 
 def plan(
@@ -59,7 +56,9 @@ def plan(
         has_aux: whether the loss returns `(value, aux)`.
         static_argnums: arguments not to trace, by position. Booleans, strings and functions are never traced.
         static_argnames: the same by name.
-        costs: what recomputation is charged: "roofline" (seconds), "flops", or a function of (flops, moved_bytes).
+        costs: what recomputation is charged: "roofline" (seconds by the device's peak and bandwidth), "measured" (each distinct
+            step is compiled and timed on the present device, once for all plans: see `profile`), "flops", or a function of
+            (flops, moved_bytes).
         must_save: values never to recompute, as the user's checkpoint names or a predicate of `selection.Candidate`. In exact
             schedules this is about values that are written; others are computed inside the step that reads them.
         must_recompute: values that `Plan.apply` never keeps, likewise; exact schedules keep what pays.
@@ -123,14 +122,12 @@ def planner_for(
 
 def analyse(loss: Loss, call: Call, *, costs: str | CostRule = "roofline") -> Fused:
     """Traces a loss and groups its step: everything of planning that comes before solving."""
-    rule = COSTS.get(costs) if isinstance(costs, str) else costs
-    if rule is None:
-        raise InvalidArgument(f"costs={costs!r} is unknown: choose one of {', '.join(map(repr, COSTS))}, or pass a function")
+    check_costs(costs)
     traced = loss.trace(call)
     program = flatten(traced.jaxpr).abstract()
     if not program.equations:
         raise InvalidLoss(f"{loss.name} computes nothing from its arguments, so there is nothing to plan")
-    return fuse(program, primal_outputs=traced.primal_outputs, cost=rule)
+    return fuse_priced(program, costs, primal_outputs=traced.primal_outputs)
 
 
 def value_and_grad(

@@ -18,8 +18,8 @@ def describe() -> dict[str, Any]:
 
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "processor": _processor(),
-        "cores": os.process_cpu_count() if hasattr(os, "process_cpu_count") else len(os.sched_getaffinity(0)),
+        "processor": processor(),
+        "cores": cores(),
         "system": f"{platform.system()} {platform.machine()}",
         "backend": jax.default_backend(),
         "device": jax.devices()[0].device_kind,
@@ -37,7 +37,13 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _processor() -> str:
+def cores() -> int:
+    """Number of processors that this process may use."""
+    return (os.process_cpu_count() if hasattr(os, "process_cpu_count") else len(os.sched_getaffinity(0))) or 1
+
+
+def processor() -> str:
+    """The processor's name, as far as the system tells."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

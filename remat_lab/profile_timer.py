@@ -1,0 +1,123 @@
+"""How long steps take by themselves on the present device.
+
+Every step is compiled alone, and all are timed in turn, round after round, so that a slow moment of the machine falls on one
+round of all steps rather than on all rounds of one. In each round a step's inputs are made, it runs untimed until its code and
+memory are in place, then timed, and everything is freed before the next step: no more than one step's arrays exist at a time.
+What an empty program takes is subtracted, and the median over rounds is the result.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from remat_lab.measure import Compiled, compile_program
+from remat_lab.profile_step import StepProgram
+from remat_lab.targets import Target, as_target
+
+_RUNS = 3  # timed runs of a step in a round, of which the fastest counts
+_LEAST = 0.1  # a step takes at least this part of what was timed: an empty program may be no quicker than it
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What timing a step gave.
+
+    Attributes:
+        seconds: of one run, without the launch of a program of its own.
+        spread: interquartile range of the rounds, over their median.
+    """
+
+    seconds: float
+    spread: float
+
+
+def compile_step(step: StepProgram, target: Target | None = None) -> Compiled:
+    """Compiles a step by itself, without running it, as the whole program would be compiled."""
+    chosen = as_target(target)
+    return compile_program(step, *step.inputs, target=chosen, compiler_options=chosen.compiler_options)
+
+
+def time_steps(
+    steps: Sequence[tuple[StepProgram, Compiled]],
+    *,
+    rounds: int = 7,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Timing]:
+    """Times compiled steps in alternation.
+
+    Args:
+        steps: what to time, compiled for the device that JAX uses.
+        rounds: how often each is visited.
+        progress: called with the number of rounds done and of all rounds.
+    """
+    empty = jax.jit(lambda x: x + 1).lower(jax.ShapeDtypeStruct((), jnp.float32)).compile()
+    nothing = [jax.block_until_ready(jnp.zeros((), jnp.float32))]
+    samples: list[list[float]] = [[] for _ in steps]
+    for done in range(rounds):
+        launch = min(_time(empty, nothing) for _ in range(5))
+        for (step, program), found in zip(steps, samples, strict=True):
+            arrays = jax.block_until_ready(make_inputs(step.inputs, seed=done))
+            whole = _time(program.executable, arrays)
+            found.append(max(whole - launch, _LEAST * whole))
+            del arrays
+        if progress is not None:
+            progress(done + 1, rounds)
+    return [_timing(found) for found in samples]
+
+
+def make_inputs(shapes: Sequence[jax.ShapeDtypeStruct], seed: int = 0) -> list[jax.Array]:
+    """Arrays to time a step with.
+
+    Floats lie in [0.5, 1.5): tiny or undefined numbers may take another path. Integers and booleans are zero, which is valid as
+    an index and as a mask. Random keys come from the seed.
+    """
+    draw = np.random.default_rng(seed)
+    return [_array(draw, shape, seed) for shape in shapes]
+
+
+def _array(draw: np.random.Generator, shape: jax.ShapeDtypeStruct, seed: int) -> jax.Array:
+    if jnp.issubdtype(shape.dtype, jax.dtypes.prng_key):
+        key = jax.random.key(seed, impl=_implementation(shape))
+        return jax.random.split(key, shape.shape) if shape.shape else key
+    if not jnp.issubdtype(shape.dtype, jnp.inexact):
+        return jnp.zeros(shape.shape, shape.dtype)
+    # One block of numbers, repeated: drawing gigabytes would take longer than timing.
+    size = int(np.prod(shape.shape))
+    block = draw.uniform(0.5, 1.5, min(size, 1 << 16)).astype(np.float32)
+    return jax.device_put(np.resize(block, shape.shape).astype(shape.dtype))
+
+
+def _implementation(shape: jax.ShapeDtypeStruct) -> Any:
+    """The generator that keys of this type belong to, which JAX tells of a key but not of its type."""
+    found: list[Any] = []
+    jax.eval_shape(lambda key: found.append(jax.random.key_impl(key)), shape)
+    return found[0]
+
+
+def _time(executable: Any, arrays: Sequence[jax.Array]) -> float:
+    """Seconds of the fastest of a few runs after one that is not timed."""
+    jax.block_until_ready(executable(*arrays))
+    best = float("inf")
+    for _ in range(_RUNS):
+        start = time.perf_counter()
+        results = executable(*arrays)
+        jax.block_until_ready(results)
+        best = min(best, time.perf_counter() - start)
+        del results
+    return best
+
+
+def _timing(found: Sequence[float]) -> Timing:
+    middle = statistics.median(found)
+    if len(found) < 2:
+        return Timing(middle, 0.0)
+    low, _, high = statistics.quantiles(found, n=4)
+    return Timing(middle, (high - low) / middle if middle else 0.0)
