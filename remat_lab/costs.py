@@ -48,6 +48,11 @@ def flops(eqn: _compat.Equation) -> float:
     return float(sum(_elements(v.aval) for v in (*eqn.invars, *eqn.outvars)))
 
 
+def add_rule(primitive: str, rule: Callable[[_compat.Equation], float]) -> None:
+    """Gives a primitive a rule for its FLOPs."""
+    _RULES[primitive] = rule
+
+
 def has_rule(eqn: _compat.Equation) -> bool:
     """Whether `flops` knows the primitive, rather than using its default."""
     return eqn.primitive.name in _RULES or bool(_compat.sub_jaxprs(eqn))

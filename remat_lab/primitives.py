@@ -59,6 +59,16 @@ COLLECTIVES = frozenset(
 )
 
 
+def carried_operands(eqn: _compat.Equation) -> range:
+    """The operands of a loop that it changes in their own buffers, which then are those of its first results; none otherwise."""
+    if eqn.primitive.name == "scan":
+        consts, carries = _compat.scan_operands(eqn)
+        return range(consts, consts + carries)
+    if eqn.primitive.name == "while":
+        return range(eqn.params["cond_nconsts"] + eqn.params["body_nconsts"], len(eqn.invars))
+    return range(0)
+
+
 def forbids_replay(eqn: _compat.Equation) -> str | None:
     """Why an equation must run exactly once; None if it may be recomputed."""
     name = eqn.primitive.name

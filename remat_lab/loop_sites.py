@@ -1,0 +1,153 @@
+"""The loops of a function that gradients flow through, and the function with other loops in their place.
+
+Both work on the program before it is differentiated. Calls that only run their body (`jax.jit`) are opened; what stands inside
+`jax.checkpoint`, branches, other loops and the user's own derivative rules is left as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from remat_lab import _compat
+from remat_lab.applied import forward_function, result_of
+from remat_lab.errors import PlanMismatch
+from remat_lab.flatten import Atom, Program, flatten
+from remat_lab.loop import Loop, PlannedLoop
+from remat_lab.loop_primitives import run_loop
+from remat_lab.primitives import PLAIN_CALLS
+from remat_lab.trace import Call, Loss
+
+
+@dataclass(frozen=True)
+class Site:
+    """A loop that gradients flow through.
+
+    Attributes:
+        number: its place among all scans of the program, which finds it again in another trace.
+        loop: the loop.
+        moving: which operands gradients are taken with respect to, or flow through.
+        source_line: the user's line.
+    """
+
+    number: int
+    loop: Loop
+    moving: tuple[bool, ...]
+    source_line: str
+
+
+def find_sites(program: Program, differentiated: Sequence[int], losses: int | None = None) -> list[Site]:
+    """The scans that tangents of some inputs reach and that some outputs depend on.
+
+    Args:
+        program: a function before differentiation, from `flatten(..., calls=PLAIN_CALLS, merge=False)`.
+        differentiated: positions of the inputs that gradients are taken of.
+        losses: gradients come from the first this many outputs; None for all.
+    """
+    moved = {program.inputs[i] for i in differentiated}
+    for q in program.equations:
+        if q.name != "stop_gradient" and not moved.isdisjoint(q.reads):
+            moved.update(v for v in q.outs if _is_smooth(program.avals[v]))
+    wanted = {v for v in program.outputs[:losses] if isinstance(v, int)}
+    for q in reversed(program.equations):
+        if q.name != "stop_gradient" and not wanted.isdisjoint(q.outs):
+            wanted.update(q.reads)
+    found: list[Site] = []
+    for number, q in enumerate(q for q in program.equations if q.name == "scan"):
+        through = not moved.isdisjoint(q.outs) and not wanted.isdisjoint(q.outs)
+        loop = Loop.from_equation(q.eqn)
+        if through and loop.length > 0 and not q.eqn.effects:
+            moving = tuple(isinstance(v, int) and v in moved for v in q.ins)
+            found.append(Site(number, loop, moving, q.source_line))
+    return found
+
+
+def sites_of(loss: Loss, call: Call) -> list[Site]:
+    """The loops of a loss that its gradient flows through."""
+    run, _ = forward_function(loss, call)
+    position = {leaf: p for p, leaf in enumerate(call.traced)}
+    return find_sites(_traced(run, call.values), [position[leaf] for leaf in call.differentiated], losses=1)
+
+
+def with_loops(loss: Loss, loops: Mapping[int, PlannedLoop]) -> Loss:
+    """The loss with some of its scans run in another way.
+
+    Args:
+        loss: the loss.
+        loops: by the scan's number, the plan of its loop.
+
+    Returns:
+        A loss of the same signature and result.
+
+    Raises (when traced):
+        PlanMismatch: if a scan of that number is missing or is another one than the loop planned for.
+    """
+    if not loops:
+        return loss
+    plain = loss.fun
+
+    @functools.wraps(plain, updated=())
+    def rewritten(*args: Any, **kwargs: Any) -> Any:
+        call = loss.split(args, kwargs)
+        run, rebuilt = forward_function(loss, call)
+        return result_of(rebuilt, run_with(run, call.values, loops, loss.name))
+
+    return replace(loss, fun=rewritten)
+
+
+def run_with(
+    run: Callable[..., Sequence[Any]], values: Sequence[Any], loops: Mapping[int, PlannedLoop], name: str
+) -> list[Any]:
+    """Runs a flat function with some of its scans run in another way; see `with_loops`."""
+    program = _traced(run, values)
+    env: dict[int, Any] = {**program.constants, **dict(zip(program.inputs, values, strict=True))}
+    left, number = set(loops), 0
+    for q in program.equations:
+        planned = None
+        if q.name == "scan":
+            planned = loops.get(number)
+            number += 1
+        if planned is None:
+            operands = [v.val if isinstance(v, _compat.Literal) else env[v] for v in q.ins]
+            results = _compat.bind(q.eqn, operands)
+        else:
+            left.discard(number - 1)
+            loop = Loop.from_equation(q.eqn)
+            _check_same(planned.loop, loop, name, q.source_line)
+            with _compat.equation_context(q.eqn):
+                results = run_loop(replace(planned, loop=loop), [_array(v, env) for v in q.ins])
+        env.update(zip(q.outs, results, strict=True))
+    if left:
+        raise PlanMismatch(f"{name} has fewer loops than it was planned with. Plan again.")
+    return [_array(v, env) for v in program.outputs]
+
+
+def _array(atom: Atom, env: Mapping[int, Any]) -> Any:
+    return jnp.asarray(atom.val, atom.aval.dtype) if isinstance(atom, _compat.Literal) else env[atom]
+
+
+def _traced(run: Callable[..., Sequence[Any]], values: Sequence[Any]) -> Program:
+    return flatten(jax.make_jaxpr(run)(*values), calls=PLAIN_CALLS, merge=False, barriers=True)
+
+
+def _check_same(planned: Loop, found: Loop, name: str, line: str) -> None:
+    for what, ours, theirs in (
+        ("length", planned.length, found.length),
+        ("types", [str(a) for a in planned.in_avals], [str(a) for a in found.in_avals]),
+        ("direction", planned.reverse, found.reverse),
+    ):
+        if ours != theirs:
+            raise PlanMismatch(
+                f"the loop at {line} in {name} has another {what} than the one planned for, {theirs} instead of {ours}: "
+                "plan again."
+            )
+
+
+def _is_smooth(aval: Any) -> bool:
+    dtype = getattr(aval, "dtype", None)
+    return dtype is not None and bool(jax.dtypes.issubdtype(dtype, jnp.inexact))
