@@ -19,19 +19,19 @@ import math
 
 from remat_lab import _compat, costs
 from remat_lab.flatten import Equation, Program, flatten
+from remat_lab.in_place import accumulates, body_peak, dying_operands, is_filled, only_carried, reused
+from remat_lab.loop_costs import PASSES, written_out
 from remat_lab.primitives import ELEMENTWISE, FUSIBLE, IN_PLACE, REDUCTIONS, forbids_replay
 from remat_lab.steps import CostRule as CostRule
 from remat_lab.steps import Fused as Fused
 from remat_lab.steps import Group as Group
 from remat_lab.steps import Step, assemble, base_values, closure, is_view
 from remat_lab.workspace import convolution_copies, random_bits_copies
-from solvers.schedule import Schedule
-from solvers.simulate import simulate
 
 _LARGE_BYTES = 100_000
 
 
-def fuse(program: Program, *, primal_outputs: int = 0, cost: CostRule = costs.CPU.seconds) -> Fused:
+def fuse(program: Program, *, primal_outputs: int = 0, cost: CostRule = costs.CPU.seconds, owned: bool = False) -> Fused:
     """Groups a program's equations into the steps that a schedule may order.
 
     Args:
@@ -39,28 +39,38 @@ def fuse(program: Program, *, primal_outputs: int = 0, cost: CostRule = costs.CP
         primal_outputs: the first this many outputs belong to the forward pass; everything after the last equation that they
             need is backward and is never recomputed. 0 if the program has no backward pass.
         cost: cost of a step from its FLOPs and moved bytes.
+        owned: whether inputs may be written over where they are read last, as in the body of a loop.
 
     Returns:
         The graph and its map. Program outputs are `external`: their bytes lie in the caller's buffers.
     """
-    written = _written(program, base_values(program))
-    sources = [closure(program, written, (k,))[0] if is_root else () for k, is_root in enumerate(written)]
-    steps = [
-        Step((k,), workspace=max(_workspace(program.equations[e].eqn) for e in sources[k]))
-        for k, is_root in enumerate(written)
-        if is_root
-    ]
+    base = base_values(program)
+    readers = _readers(program, base)
+    written = _written(program, base, readers, owned)
+    shared, free = reused(program, base, readers, owned=owned)
+    steps: list[Step] = []
+    for k, is_root in enumerate(written):
+        if is_root:
+            inside, _ = closure(program, written, (k,))
+            workspace = max(_workspace(program, base, readers, e) for e in inside)
+            sizes = dict.fromkeys(free.intersection(program.equations[k].outs), 0)
+            steps.append(Step((k,), workspace=max(0, workspace - shared.get(k, 0)), sizes=sizes))
     return assemble(program, steps, primal_outputs=primal_outputs, cost=cost)
 
 
-def _written(program: Program, base: list[int]) -> list[bool]:
-    """For each equation, whether its results are written to memory."""
-    equations, producer = program.equations, program.producer
+def _readers(program: Program, base: list[int]) -> dict[int, list[int]]:
+    """For each value, the equations that read its bytes."""
     readers: dict[int, list[int]] = {}
-    for k, q in enumerate(equations):
+    for k, q in enumerate(program.equations):
         if not is_view(q):
             for v in dict.fromkeys(base[u] for u in q.reads):
                 readers.setdefault(v, []).append(k)
+    return readers
+
+
+def _written(program: Program, base: list[int], readers: dict[int, list[int]], owned: bool) -> list[bool]:
+    """For each equation, whether its results are written to memory."""
+    equations, producer = program.equations, program.producer
     leaves = {base[v] for v in program.outputs if isinstance(v, int)}
     heavy = [q.name not in FUSIBLE or forbids_replay(q.eqn) is not None for q in equations]
 
@@ -68,6 +78,8 @@ def _written(program: Program, base: list[int]) -> list[bool]:
         q = equations[k]
         if q.name in IN_PLACE and isinstance(q.ins[0], int) and base[q.ins[0]] == value and readers[value] == [k]:
             return sum(isinstance(u, int) and base[u] == value for u in q.ins) > 1
+        if only_carried(program, base, k, value):
+            return not is_filled(program, value)
         return heavy[k] and q.name not in REDUCTIONS
 
     written = [
@@ -92,12 +104,12 @@ def _written(program: Program, base: list[int]) -> list[bool]:
         own, read, n = sum(program.bytes[o] for o in q.outs), sum(behind[k].values()), len(ends[k])
         if not written[k] and own >= large and n * read > read + own + n * own:
             written[k] = True
-    _merge_epilogues(program, readers, leaves, heavy, written)
+    _merge_epilogues(program, readers, leaves, heavy, written, owned)
     return written
 
 
 def _merge_epilogues(
-    program: Program, readers: dict[int, list[int]], leaves: set[int], heavy: list[bool], written: list[bool]
+    program: Program, readers: dict[int, list[int]], leaves: set[int], heavy: list[bool], written: list[bool], owned: bool
 ) -> None:
     """Takes back the writing of heavy results that a single later step changes element by element, at most one for each step.
 
@@ -125,6 +137,7 @@ def _merge_epilogues(
             len(ends) == 1
             and (end := ends.pop()) not in taken
             and program.bytes[q.outs[0]] == program.bytes[equations[end].outs[0]]
+            and not (owned and accumulates(program, end))
         ):
             taken.add(end)
             written[k] = False
@@ -139,16 +152,15 @@ def _elements(program: Program, value: int) -> int:
     return math.prod(getattr(program.avals[value], "shape", ()))
 
 
-def _workspace(eqn: _compat.Equation) -> int:
-    """Bytes that a step needs while it runs: the peak of a loop's or branch's body, or copies that the backend makes."""
+def _workspace(program: Program, base: list[int], readers: dict[int, list[int]], k: int) -> int:
+    """Bytes that an equation needs while it runs: the peak of a loop's or branch's body, or copies that the backend makes."""
+    eqn = program.equations[k].eqn
     if eqn.primitive.name == "conv_general_dilated":
         return convolution_copies(eqn)
     if eqn.primitive.name in ("random_bits", "threefry2x32"):
         return random_bits_copies(eqn)
-    peaks = [0]
-    for body in _compat.sub_jaxprs(eqn):
-        program = flatten(body)
-        if program.equations:
-            graph = fuse(program).graph
-            peaks.append(simulate(graph, Schedule.from_order(graph, graph.steps)).peak)
-    return max(peaks)
+    if eqn.primitive.name in PASSES:
+        body = flatten(written_out(eqn))
+        return body_peak(fuse(body, owned=True), dying_operands(program, base, readers, k))
+    bodies = [flatten(body) for body in _compat.sub_jaxprs(eqn)]
+    return max((body_peak(fuse(body, owned=True)) for body in bodies if body.equations), default=0)
