@@ -46,7 +46,7 @@ def run_schedule(fused: Fused, schedule: Schedule, program: Program, args: Seque
             env.pop(value_of.get(step.node, -1), None)
             continue
         group = fused.groups[step.node]
-        tied = _tied(program, group, small)
+        tied = _tied(program, group, small, fused.exact)
         if tied and pending:
             env.update(zip(tied, _barrier([env[v] for v in tied], pending), strict=True))
             pending = []
@@ -60,14 +60,14 @@ def run_schedule(fused: Fused, schedule: Schedule, program: Program, args: Seque
     return [_array(v) if isinstance(v, _compat.Literal) else _resolve(program, env, v) for v in program.outputs]
 
 
-def _tied(program: Program, group: Group, small: int) -> list[int]:
-    """The inputs that carry a step's place in the order: the large ones.
+def _tied(program: Program, group: Group, small: int, exact: frozenset[int]) -> list[int]:
+    """The inputs that carry a step's place in the order: the large ones, and those that must not be computed here anew.
 
     A step without large inputs may run early, unless that would make a large result early too. It cannot run late: the next
     barrier waits for it.
     """
     arrays = [v for v in group.reads if _is_array(program.avals[v])]
-    large = [v for v in arrays if program.bytes[v] >= small]
+    large = [v for v in arrays if program.bytes[v] >= small or v in exact]
     return large or (arrays if any(program.bytes[v] >= small for v in group.values) else [])
 
 

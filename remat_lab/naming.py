@@ -17,6 +17,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.custom_derivatives import SymbolicZero
 
 from remat_lab import _compat
+from remat_lab.choices import ELEMENTWISE, REDUCED
 from remat_lab.flatten import Equation
 
 
@@ -52,6 +53,8 @@ def _is_differentiable(x: Any) -> bool:
 def _derivative_reads_results(q: Equation, values: Sequence[Any]) -> bool:
     if q.name.startswith("custom_vjp"):
         return False  # its residuals are what the user's forward rule returns
+    if q.name in ELEMENTWISE | REDUCED:
+        return False  # the rule compares results with operands, so it must read them as computed from the same operands
     inexact = [i for i, x in enumerate(values) if _is_differentiable(x)]
     if not inexact:
         return False

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from remat_lab import costs
+from remat_lab.choices import ONCE, settle
 from remat_lab.flatten import Equation, Program
 from remat_lab.primitives import VIEWS, forbids_replay
 from solvers.graph import Graph, Node
@@ -45,6 +46,8 @@ class Fused:
         groups: for each node with a step of its own, its equations.
         node_of: the node of each written value.
         forward_nodes: nodes before this position belong to the forward pass.
+        once: why equations must not run twice, where that is not in the equation itself.
+        exact: values that everyone must read from memory, as their very bits are compared.
     """
 
     program: Program
@@ -52,6 +55,8 @@ class Fused:
     groups: dict[int, Group]
     node_of: dict[int, int]
     forward_nodes: int
+    once: Mapping[int, str] = field(default_factory=dict[int, str])
+    exact: frozenset[int] = frozenset()
 
     def root(self, node: int) -> Equation:
         """The equation whose result a node is."""
@@ -89,24 +94,27 @@ def assemble(program: Program, steps: Sequence[Step], *, primal_outputs: int, co
         cost: cost of a step from its FLOPs and moved bytes.
     """
     base = base_values(program)
+    last_primal = last_primal_equation(program, primal_outputs)
+    settled = settle(program, base, [step.roots for step in steps], last_primal)
+    steps = [Step(roots) if n is None else replace(steps[n], roots=roots) for roots, n in settled.steps]
     written = [False] * len(program.equations)
     for step in steps:
         for k in step.roots:
             written[k] = True
-    last_primal = last_primal_equation(program, primal_outputs)
     external = {base[v] for v in program.outputs if isinstance(v, int)}
     nodes: list[Node] = []
     groups: dict[int, Group] = {}
     node_of: dict[int, int] = {}
     last_effect: tuple[int, ...] = ()
     for step in steps:
-        group = _group(program, written, step)
+        group = _group(program, written, step, settled.again)
         lead = len(nodes)
         deps = {node_of[v] for v in group.reads if v in node_of}
         has_effects = any(program.equations[k].eqn.effects for k in step.roots)
         if has_effects:
             deps.update(last_effect)  # what the effects of two steps are to each other is not in the data flow
-        recomputable = all(forbids_replay(program.equations[e].eqn) is None for e in group.equations)
+        recomputable = settled.once.isdisjoint(group.equations)
+        recomputable &= all(forbids_replay(program.equations[e].eqn) is None for e in group.equations)
         for i, (k, part, v) in enumerate(_results(program, step)):
             q = program.equations[k]
             name = f"{q.name}{part} {'effect' if v is None else program.avals[v]} at {q.source_line}"
@@ -130,7 +138,8 @@ def assemble(program: Program, steps: Sequence[Step], *, primal_outputs: int, co
             last_effect = (min(range(lead, len(nodes)), key=lambda v: nodes[v].size),)
     outputs = tuple(node_of[v] for v in external if v in node_of)
     forward = next((v for v, node in enumerate(nodes) if node.backward), len(nodes))
-    return Fused(program, Graph(tuple(nodes), outputs), groups, node_of, forward)
+    once = dict.fromkeys(settled.once, ONCE)
+    return Fused(program, Graph(tuple(nodes), outputs), groups, node_of, forward, once, settled.exact)
 
 
 def base_values(program: Program) -> list[int]:
@@ -154,8 +163,13 @@ def last_primal_equation(program: Program, primal_outputs: int) -> int:
     return max((program.producer[v] for v in found if v in program.producer), default=-1)
 
 
-def closure(program: Program, written: Sequence[bool], roots: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The equations that computing `roots` from written values takes, in order, and the values read."""
+def closure(
+    program: Program, written: Sequence[bool], roots: Sequence[int], again: Mapping[int, frozenset[int]] | None = None
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The equations that computing `roots` from written values takes, in order, and the values read.
+
+    `again` holds, for some equations, others that are computed with them although their results are written.
+    """
     inside: set[int] = set()
     reads: dict[int, None] = {}
     todo, own = list(roots), set(roots)
@@ -164,17 +178,18 @@ def closure(program: Program, written: Sequence[bool], roots: Sequence[int]) -> 
         if k in inside:
             continue
         inside.add(k)
+        own.update((again or {}).get(k, ()))
         for v in program.equations[k].reads:
             p = program.producer.get(v)
             if p is None or (written[p] and p not in own):
                 reads[v] = None
             else:
                 todo.append(p)
-    return tuple(sorted(inside)), tuple(reads)
+    return tuple(sorted(inside)), tuple(v for v in reads if program.producer.get(v) not in inside)
 
 
-def _group(program: Program, written: Sequence[bool], step: Step) -> Group:
-    equations, reads = closure(program, written, step.roots)
+def _group(program: Program, written: Sequence[bool], step: Step, again: Mapping[int, frozenset[int]]) -> Group:
+    equations, reads = closure(program, written, step.roots, again)
     values = tuple(v for k in step.roots for v in program.equations[k].outs)
     moved = step.moved_bytes
     return Group(
