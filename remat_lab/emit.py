@@ -52,7 +52,7 @@ def run_schedule(fused: Fused, schedule: Schedule, program: Program, args: Seque
             pending = []
         local: dict[int, Any] = {}
         for k in group.equations:
-            _run(program.equations[k], local, env)
+            run_equation(program.equations[k], local, env)
         for value in group.values:
             env[value] = local[value]
             if _is_array(program.avals[value]):
@@ -92,7 +92,7 @@ def _array(literal: Any) -> jax.Array:
     return jnp.asarray(literal.val, literal.aval.dtype)
 
 
-def _run(q: Equation, local: dict[int, Any], env: dict[int, Any]) -> None:
+def run_equation(q: Equation, local: dict[int, Any], env: dict[int, Any]) -> None:
     """Runs an equation on values of its own step or of earlier ones; the results go to `local`."""
     values = [v.val if isinstance(v, _compat.Literal) else local[v] if v in local else env[v] for v in q.ins]
     local.update(zip(q.outs, _compat.bind(q.eqn, values), strict=True))
@@ -107,6 +107,6 @@ def _resolve(program: Program, env: dict[int, Any], value: int) -> Any:
         value = q.ins[0]  # type: ignore[assignment]
     local = {value: env[value]}
     for q in reversed(chain):
-        _run(q, local, env)
+        run_equation(q, local, env)
         value = q.outs[0]
     return local[value]

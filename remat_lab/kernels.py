@@ -108,11 +108,12 @@ def kernels(module: Module, computation: str | None = None) -> list[Kernel]:
         elif i.opcode == "async-start":
             found += [k for name in i.called("calls") for k in kernels(module, name)]
         else:
-            found.append(_kernel(module, body, i))
+            found.append(kernel_of(module, body, i))
     return found
 
 
-def _kernel(module: Module, body: Computation, i: Instruction) -> Kernel:
+def kernel_of(module: Module, body: Computation, i: Instruction) -> Kernel:
+    """One instruction as a kernel: a loop or call as a whole."""
     called = i.called("calls")
     fused = module.computations.get(called[0]) if i.opcode == "fusion" and called else None
     written, scratch = _written(body, i)

@@ -1,0 +1,209 @@
+"""Program → `solvers.Graph` by the compiler's own kernels: exact for a target, at the price of compiling once.
+
+The program is compiled for the target with each equation in a scope of its own name. Every kernel of the optimised program then
+says which equations' results leave it, so that a step is what the compiler makes one kernel of: its fusions are kept when the
+order is forced between steps, and sizes, traffic and work space are what the compiler really takes. What a step computes, and
+what it reads, still follows from the program's own data flow: where the compiler rewrote an expression, the step only computes
+it as written.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+
+from remat_lab.flatten import Program
+from remat_lab.kernel_tags import TaggedKernel, tagged_kernels
+from remat_lab.primitives import FUSIBLE, REDUCTIONS, forbids_replay
+from remat_lab.steps import CostRule, Fused, Step, assemble, base_values, closure, is_view, last_primal_equation
+from remat_lab.targets import Target
+
+_NEAR = 16  # equations that are searched for what became of one of them
+
+
+def fuse_by_compiler(program: Program, target: Target, *, primal_outputs: int = 0, cost: CostRule | None = None) -> Fused:
+    """Groups a program's equations into the kernels that XLA makes of it for a target.
+
+    Args:
+        program: from `flatten`.
+        target: whose compiler is asked.
+        primal_outputs: as for `fuse`.
+        cost: cost of a step from its FLOPs and moved bytes; None for the target's roofline.
+
+    Raises:
+        TargetUnavailable: if nothing can be compiled for the target here.
+    """
+    kernels = tagged_kernels(program, target)
+    steps = steps_of(program, kernels, last_primal_equation(program, primal_outputs))
+    rule = target.machine_for(program).seconds if cost is None else cost
+    return assemble(program, steps, primal_outputs=primal_outputs, cost=rule)
+
+
+def steps_of(program: Program, kernels: Sequence[TaggedKernel], last_primal: int) -> list[Step]:
+    """One step for each kernel that writes a value of the program, in an order in which each reads what earlier ones write.
+
+    Args:
+        program: what was compiled.
+        kernels: its kernels, in the compiled order.
+        last_primal: position of the last equation of the forward pass; a kernel that writes values of both passes is two steps.
+    """
+    owners, traces = _owners(program, kernels)
+    roots: dict[int, list[int]] = {}
+    for k, owner in owners.items():
+        roots.setdefault(owner, []).append(k)
+    written = [k in owners for k in range(len(program.equations))]
+    steps = [tuple(sorted(group)) for group in roots.values()]
+    steps += [(k,) for k in _missing(program, written)]
+    halves = [tuple(k for k in group if (k <= last_primal) == side) for group in steps for side in (True, False)]
+    ordered = _ordered(program, written, [half for half in halves if half])
+    return [_step(program, group, owners, kernels, traces) for group in ordered]
+
+
+def _owners(program: Program, kernels: Sequence[TaggedKernel]) -> tuple[dict[int, int], dict[int, list[tuple[int, int]]]]:
+    """For each written equation the kernel that writes its final result; and all (kernel, bytes) that carry its tag.
+
+    Of several, the first whose array has the result's size: pieces of a split sum, say, come before it. Only for a heavy
+    equation may none have it: of one that fuses, an array of another size is what algebra made of it (the sum of -x is -(sum
+    of x)).
+    """
+    base, readers = base_values(program), readers_of(program)
+    traces: dict[int, list[tuple[int, int]]] = {}
+    for i, kernel in enumerate(kernels):
+        for tag, size in kernel.results:
+            if tag is None:
+                continue
+            q = program.equations[tag]
+            if is_view(q):
+                source = program.producer.get(base[q.outs[0]])
+                if source is None:
+                    continue
+                tag = source
+            elif q.name in FUSIBLE and size < program.bytes[q.outs[0]]:
+                tag = _summed(program, readers, tag, size)
+            traces.setdefault(tag, []).append((i, size))
+    owners: dict[int, int] = {}
+    for k, found in traces.items():
+        smallest = min((program.bytes[v] for v in program.equations[k].outs), default=0)
+        whole = [i for i, size in found if size >= smallest]
+        if whole:
+            owners[k] = whole[0]
+        elif program.equations[k].name not in FUSIBLE:
+            owners[k] = found[-1][0]
+    return owners, traces
+
+
+def _summed(program: Program, readers: Mapping[int, list[int]], k: int, size: int) -> int:
+    """The reduction of equation `k`'s result to `size` bytes, if there is one: algebra moved `k` behind it. Else `k` itself."""
+    todo, seen = [k], {k}
+    while todo:
+        for v in program.equations[todo.pop(0)].outs:
+            for c in readers.get(v, ()):
+                q = program.equations[c]
+                if q.name in REDUCTIONS and program.bytes[q.outs[0]] == size:
+                    return c
+                if q.name in FUSIBLE and c not in seen:
+                    seen.add(c)
+                    todo.append(c)
+        if len(seen) > _NEAR:
+            break
+    return k
+
+
+def readers_of(program: Program) -> dict[int, list[int]]:
+    """For each value, the equations that read it."""
+    readers: dict[int, list[int]] = {}
+    for k, q in enumerate(program.equations):
+        for v in dict.fromkeys(q.reads):
+            readers.setdefault(v, []).append(k)
+    return readers
+
+
+def _missing(program: Program, written: list[bool]) -> list[int]:
+    """Equations that no kernel owns up to but that must be steps; `written` is brought up to date.
+
+    Outputs, what must run once, and heavy equations that several steps would otherwise run each for itself. Reductions are not
+    among these: the compiler repeats them where that saves reading them (the sum of a softmax, say).
+    """
+    base = base_values(program)
+    leaves = {base[v] for v in program.outputs if isinstance(v, int)}
+    readers = readers_of(program)
+    found: list[int] = []
+
+    def add(k: int) -> None:
+        written[k] = True
+        found.append(k)
+
+    for k, q in enumerate(program.equations):
+        if not written[k] and not is_view(q) and (forbids_replay(q.eqn) is not None or not leaves.isdisjoint(q.outs)):
+            add(k)
+    light = FUSIBLE | REDUCTIONS
+    for k in reversed(range(len(program.equations))):  # readers first: what they take in decides
+        if not written[k] and program.equations[k].name not in light and _takers(program, readers, written, k) > 1:
+            add(k)
+    return found
+
+
+def _takers(program: Program, readers: Mapping[int, list[int]], written: Sequence[bool], k: int) -> int:
+    """How many steps would compute equation `k` inside themselves."""
+    ends: set[int] = set()
+    todo, seen = [k], {k}
+    while todo:
+        for v in program.equations[todo.pop()].outs:
+            for c in readers.get(v, ()):
+                if written[c]:
+                    ends.add(c)
+                elif c not in seen:
+                    seen.add(c)
+                    todo.append(c)
+    return len(ends)
+
+
+def _ordered(program: Program, written: Sequence[bool], steps: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """The steps in topological order, as near to the program's as can be. Steps that would read each other are taken apart."""
+    pending = list(steps)
+    while True:
+        reads = [closure(program, written, group)[1] for group in pending]
+        owner = {k: s for s, group in enumerate(pending) for k in group}
+        before = [{owner[program.producer[v]] for v in values if v in program.producer} for values in reads]
+        after: dict[int, list[int]] = {}
+        for s, earlier in enumerate(before):
+            for other in earlier:
+                after.setdefault(other, []).append(s)
+        waits = [len(earlier) for earlier in before]
+        ready = [(pending[s][-1], s) for s, n in enumerate(waits) if n == 0]
+        heapq.heapify(ready)
+        done: list[int] = []
+        while ready:
+            _, s = heapq.heappop(ready)
+            done.append(s)
+            for other in after.get(s, ()):
+                waits[other] -= 1
+                if waits[other] == 0:
+                    heapq.heappush(ready, (pending[other][-1], other))
+        if len(done) == len(pending):
+            return [pending[s] for s in done]
+        stuck = set(range(len(pending))) - set(done)
+        pending = [pending[s] for s in done] + [part for s in stuck for part in ((k,) for k in pending[s])]
+
+
+def _step(
+    program: Program,
+    roots: tuple[int, ...],
+    owners: Mapping[int, int],
+    kernels: Sequence[TaggedKernel],
+    traces: Mapping[int, list[tuple[int, int]]],
+) -> Step:
+    """The step with the traffic and work space of all kernels that carry its tags."""
+    owned = set(owners.values())
+    mine = {owners[k] for k in roots if k in owners}
+    carried = mine | {i for k in roots for i, _ in traces.get(k, ()) if i not in owned}
+    scratch = sum(kernels[i].kernel.scratch_bytes for i in mine)
+    pieces = sum(size for k in roots for i, size in traces.get(k, ()) if i != owners[k])
+    sizes: dict[int, int] = {}
+    for k in roots:
+        outs = program.equations[k].outs
+        laid_out = [size for i, size in traces.get(k, ()) if i == owners[k]]
+        if len(outs) == 1 and len(laid_out) == 1 and laid_out[0] > program.bytes[outs[0]]:
+            sizes[outs[0]] = laid_out[0]  # padded
+    moved = sum(kernels[i].kernel.read_bytes + kernels[i].kernel.written_bytes for i in carried)
+    return Step(roots, workspace=scratch + pieces, moved_bytes=moved or None, sizes=sizes)

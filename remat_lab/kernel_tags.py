@@ -1,0 +1,102 @@
+"""Which equations' results a compiled program's kernels write, found by giving every equation a scope of its own name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from remat_lab import _compat
+from remat_lab.emit import run_equation
+from remat_lab.flatten import Program
+from remat_lab.hlo import Array, Computation, Instruction, Module, parse
+from remat_lab.kernels import NOT_KERNELS, Kernel, kernel_of
+from remat_lab.measure import compile_program
+from remat_lab.targets import Target
+
+_TAG = re.compile(r"(?:^|/)eqn(\d+)_(?:/|$)")
+_CONTAINERS = ("fusion", "call", "async-start")
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedKernel:
+    """A kernel of a compiled program.
+
+    Attributes:
+        kernel: its traffic.
+        results: for each array that it writes, the position of the equation whose result it is (None if that cannot be told)
+            and the array's bytes as laid out.
+    """
+
+    kernel: Kernel
+    results: tuple[tuple[int | None, int], ...]
+
+
+def tagged_kernels(program: Program, target: Target) -> list[TaggedKernel]:
+    """Compiles a program for a target and reads its kernels, in the compiled order.
+
+    Args:
+        program: from `flatten`; what it closes over becomes an argument.
+        target: what to compile for, with the options that the target's plans are compiled with.
+
+    Raises:
+        TargetUnavailable: if nothing can be compiled for the target here.
+    """
+    made = {*program.inputs, *program.producer}
+    read = (v for q in program.equations for v in q.reads)
+    arguments = (*program.inputs, *dict.fromkeys(v for v in read if v not in made))
+
+    def tagged(*values: Any) -> list[Any]:
+        env = dict(zip(arguments, values, strict=True))
+        for k, q in enumerate(program.equations):
+            with jax.named_scope(f"eqn{k}_"):
+                run_equation(q, env, env)
+        return [v.val if isinstance(v, _compat.Literal) else env[v] for v in program.outputs]
+
+    shapes = [_compat.shape_of(program.avals[v]) for v in arguments]
+    compiled = compile_program(tagged, *shapes, target=target, compiler_options=target.compiler_options)
+    return list(_read(parse(compiled.executable.as_text())))
+
+
+def _read(module: Module) -> Iterator[TaggedKernel]:
+    body = module.computations[module.entry]
+    for i in body.instructions:
+        if i.opcode not in NOT_KERNELS:
+            results = tuple((tag, array.bytes) for tag, array in _results(module, i) if array.bytes)
+            yield TaggedKernel(kernel_of(module, body, i), results)
+
+
+def _results(module: Module, i: Instruction) -> list[tuple[int | None, Array]]:
+    """The equation behind each array that an instruction writes."""
+    called = i.called("calls", "to_apply") if i.opcode in _CONTAINERS else []
+    if not called or called[0] not in module.computations:
+        tag = _tag(i)
+        return [(tag, array) for array in i.arrays]
+    inner = module.computations[called[0]]
+    roots = [inner.by_name[name] for name in inner.root.operands] if inner.root.opcode == "tuple" else [inner.root]
+    if len(roots) != len(i.arrays):  # a root that makes several arrays itself
+        found = [pair for root in roots for pair in _results(module, root)]
+        return found if len(found) == len(i.arrays) else [(_tag(i), array) for array in i.arrays]
+    return [(_origin(module, inner, root, _tag(i)), array) for root, array in zip(roots, i.arrays, strict=True)]
+
+
+def _origin(module: Module, body: Computation, root: Instruction, default: int | None) -> int | None:
+    """The equation that a root computes; what only renames bytes passes the question on."""
+    while root.opcode in ("bitcast", "get-tuple-element") or (_tag(root) is None and len(root.operands) == 1):
+        if not root.operands or root.operands[0] not in body.by_name:
+            break
+        root = body.by_name[root.operands[0]]
+    if root.opcode in _CONTAINERS:
+        inner = _results(module, root)
+        if len(inner) == 1 and inner[0][0] is not None:
+            return inner[0][0]
+    tag = _tag(root)
+    return default if tag is None else tag
+
+
+def _tag(i: Instruction) -> int | None:
+    match = _TAG.search(i.op_name)
+    return int(match.group(1)) if match else None
