@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from remat_lab import _compat
-from remat_lab.primitives import COLLECTIVES, ELEMENTWISE, MOVEMENT, REDUCTIONS, VIEWS, nbytes
+from remat_lab.errors import UnknownPrimitiveWarning
+from remat_lab.primitives import COLLECTIVES, ELEMENTWISE, FUSIBLE, MOVEMENT, REDUCTIONS, VIEWS, forbids_replay, nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +60,46 @@ def has_rule(eqn: _compat.Equation) -> bool:
     return eqn.primitive.name in _RULES or bool(_compat.sub_jaxprs(eqn))
 
 
+_REPORTED: set[str] = set()
+
+
+def report_unknown(eqn: _compat.Equation, source_line: str) -> None:
+    """Says once for each primitive that its cost is a guess, unless it is never recomputed, when its cost decides nothing.
+
+    Warns:
+        UnknownPrimitiveWarning: with the primitive's name, the user's line, and what to do.
+    """
+    name = eqn.primitive.name
+    if name in _REPORTED or has_rule(eqn) or forbids_replay(eqn) is not None:
+        return
+    _REPORTED.add(name)
+    warnings.warn(
+        f"there is no rule for the cost of {name} (at {source_line}): it is charged by the bytes that it reads and writes. "
+        'costs="measured" times it instead',
+        UnknownPrimitiveWarning,
+        stacklevel=2,
+    )
+
+
 def moved_bytes(eqn: _compat.Equation) -> int:
     """Bytes that the equation reads and writes when it runs alone."""
     return sum(nbytes(v.aval) for v in (*eqn.invars, *eqn.outvars))
+
+
+def loop_bytes(eqn: _compat.Equation) -> int:
+    """Bytes that the heavy equations in the bodies of a loop or branch read and write, once per trip; 0 for anything else.
+
+    A scan's trips are in the program; of a `while` one is counted, and of a branch's arms the one that moves most.
+    """
+    trips = int(eqn.params["length"]) if eqn.primitive.name == "scan" else 1
+    bodies = [sum(_bytes_inside(inner) for inner in body.eqns) for body in _compat.sub_jaxprs(eqn)]
+    return trips * max(bodies, default=0)
+
+
+def _bytes_inside(eqn: _compat.Equation) -> int:
+    if _compat.sub_jaxprs(eqn):
+        return loop_bytes(eqn)
+    return 0 if eqn.primitive.name in FUSIBLE else moved_bytes(eqn)
 
 
 def _elements(aval: Any) -> int:
@@ -138,9 +177,15 @@ def _scatter(eqn: _compat.Equation) -> float:
     return float(_elements(eqn.invars[-1].aval))
 
 
+# They tell the compiler something, or arrange that something is where it is needed.
+_BOOKKEEPING = frozenset(
+    """after_all create_token dce_sink device_put dimension_size from_edtype layout_constraint optimization_barrier
+    platform_index reshard to_edtype with_memory_space_constraint""".split()
+)
+
 _RULES: dict[str, Callable[[_compat.Equation], float]] = {
     **dict.fromkeys(ELEMENTWISE, _out),
-    **dict.fromkeys(MOVEMENT | VIEWS, _zero),
+    **dict.fromkeys(MOVEMENT | VIEWS | _BOOKKEEPING, _zero),
     **dict.fromkeys(REDUCTIONS, _in),
     **dict.fromkeys(COLLECTIVES - {"shard_map"}, _in),
     **dict.fromkeys(("gather", "dynamic_slice", "dynamic_update_slice", "clamp"), _out),
@@ -152,6 +197,7 @@ _RULES: dict[str, Callable[[_compat.Equation], float]] = {
     **dict.fromkeys(("random_bits", "threefry2x32", "rng_bit_generator"), _random_bits),
     **dict.fromkeys(("random_seed", "random_wrap", "random_unwrap", "random_split", "random_fold_in", "random_clone"), _out),
     **dict.fromkeys(("sort", "top_k", "approx_top_k"), _sort),
+    **dict.fromkeys(("lu_pivots_to_permutation", "reciprocal", "tridiagonal_solve"), _out),
     "dot_general": _dot,
     "conv_general_dilated": _convolution,
     "ragged_dot_general": _ragged_dot,
@@ -163,6 +209,11 @@ _RULES: dict[str, Callable[[_compat.Equation], float]] = {
     "lu": _cubic(2 / 3),
     "svd": _cubic(20),
     "eigh": _cubic(9),
+    "geqrf": _cubic(2),
+    "householder_product": _cubic(2),
+    "hessenberg": _cubic(10 / 3),
+    "tridiagonal": _cubic(4 / 3),
+    "schur": _cubic(25),
     "eig": _cubic(25),
     "triangular_solve": _triangular_solve,
 }

@@ -8,13 +8,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from remat_lab.costs import loop_bytes, report_unknown
 from remat_lab.errors import InvalidArgument
 from remat_lab.flatten import Program
 from remat_lab.fuse import CostRule, Fused, fuse
 from remat_lab.profile import Report, profile
 from remat_lab.targets import Target, as_target
+from solvers.graph import Graph
 
 COSTS = ("roofline", "measured", "flops")
+_RULES: dict[str, CostRule] = {"flops": lambda flops, moved_bytes: flops}
 
 
 def check_costs(costs: str | CostRule) -> None:
@@ -45,12 +50,25 @@ def fuse_priced(
 
     Warns:
         ProfileWarning: if steps cannot be measured.
+        UnknownPrimitiveWarning: once for each primitive whose cost no rule knows, unless steps are measured.
     """
     check_costs(costs)
-    if not isinstance(costs, str):
-        return fuse(program, primal_outputs=primal_outputs, cost=costs)
-    if costs == "flops":
-        return fuse(program, primal_outputs=primal_outputs, cost=lambda flops, moved_bytes: flops)
     chosen = as_target(target)
-    fused = fuse(program, primal_outputs=primal_outputs, cost=chosen.machine_for(program).seconds)
-    return profile(fused, target=chosen, progress=progress).apply(fused) if costs == "measured" else fused
+    rule = _RULES.get(costs, chosen.machine_for(program).seconds) if isinstance(costs, str) else costs
+    fused = _per_trip(fuse(program, primal_outputs=primal_outputs, cost=rule), rule)
+    if costs == "measured":
+        return profile(fused, target=chosen, progress=progress).apply(fused)
+    for group in fused.groups.values():
+        for k in group.equations:
+            report_unknown(program.equations[k].eqn, program.equations[k].source_line)
+    return fused
+
+
+def _per_trip(fused: Fused, rule: CostRule) -> Fused:
+    """Charges loops for what each trip reads and writes, rather than for what goes in at the start and comes out at the end."""
+    nodes = list(fused.graph.nodes)
+    for v, group in fused.groups.items():
+        inside = sum(loop_bytes(fused.program.equations[k].eqn) for k in group.equations)
+        if inside > group.moved_bytes:
+            nodes[v] = replace(nodes[v], cost=rule(group.flops, inside))
+    return replace(fused, graph=Graph(tuple(nodes), fused.graph.outputs))

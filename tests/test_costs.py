@@ -11,9 +11,12 @@ import pytest
 from jax import lax
 
 from remat_lab import costs
-from remat_lab.costs import CPU, Machine, flops, has_rule, moved_bytes
+from remat_lab.costs import CPU, Machine, flops, has_rule, loop_bytes, moved_bytes
+from remat_lab.errors import InvalidArgument, UnknownPrimitiveWarning
 from remat_lab.flatten import flatten
 from remat_lab.measure import compile_program
+from remat_lab.pricing import COSTS, fuse_priced
+from remat_lab.targets import Target
 
 
 def floats(*shape):
@@ -153,3 +156,77 @@ def test_a_kernel_takes_the_slower_of_arithmetic_and_memory():
     assert machine.seconds(1000, 1) == 10
     assert machine.seconds(1, 1000) == 100
     assert CPU.seconds(0, 0) == 0
+
+
+def test_a_kernel_has_to_be_launched_however_short_it_is():
+    machine = Machine(flops_per_second=100.0, bytes_per_second=10.0, launch_seconds=0.5)
+    assert machine.seconds(0, 0) == 0.5
+    assert machine.seconds(1000, 1) == 10.5
+
+
+def priced(fun, *args, **options):
+    return fuse_priced(flatten(jax.make_jaxpr(fun)(*args)), **options)
+
+
+@pytest.mark.parametrize("name", COSTS)
+def test_every_name_of_costs_charges_every_step(monkeypatch, tmp_path, name):
+    monkeypatch.setenv("REMAT_LAB_CACHE", str(tmp_path))
+    graph = priced(lambda x: jnp.tanh(x @ x) @ x, floats(8, 8), costs=name).graph
+    assert all(graph.nodes[v].cost > 0 for v in graph.steps)
+
+
+def test_a_function_of_costs_is_asked_for_flops_and_bytes():
+    graph = priced(lambda x: jnp.tanh(x @ x), floats(8, 8), costs=lambda flops, moved: 1e6 * flops + moved).graph
+    assert graph.keep_all_cost == 1e6 * (2 * 8**3 + 8**2) + 2 * 4 * 8**2
+    with pytest.raises(InvalidArgument, match="'roofline', 'measured', 'flops'"):
+        priced(lambda x: x @ x, floats(8, 8), costs="dollars")
+
+
+def test_the_roofline_is_the_targets_and_of_the_type_that_most_dots_have():
+    def cost(target, dtype):
+        x = jax.ShapeDtypeStruct((4096, 4096), dtype)
+        return priced(lambda x: x @ x, x, target=target).graph.keep_all_cost
+
+    single, half = cost("h100", jnp.float32), cost("h100", jnp.bfloat16)
+    assert half < single < cost("cpu", jnp.float32) / 100
+    machine = Target.named("h100").machine("bfloat16")
+    assert half == machine.seconds(2 * 4096**3, 2 * 2 * 4096**2)
+
+
+def test_a_loop_is_charged_for_the_bytes_of_every_trip():
+    def looped(w, x, length):
+        return lax.scan(lambda c, _: (jnp.tanh(c @ w), None), x, None, length=length)[0]
+
+    args = floats(64, 64), floats(1, 64)
+    once = 4 * (64 * 64 + 2 * 64)  # what the dot of a trip reads and writes
+    (eqn,) = equations(partial(looped, length=10), *args)
+    assert loop_bytes(eqn) == 10 * once
+    costs_of = {n: priced(partial(looped, length=n), *args, costs=lambda f, moved: moved).graph.keep_all_cost for n in (10, 20)}
+    assert costs_of == {10: 10 * once, 20: 20 * once}
+    (nested,) = equations(lambda w, x: lax.scan(lambda c, _: (looped(w, c, 3), None), x, None, length=5)[0], *args)
+    assert loop_bytes(nested) == 15 * once
+    (dot,) = equations(lambda x: x @ x, floats(8, 8))
+    assert loop_bytes(dot) == 0
+
+
+def unheard_of(name):
+    primitive = jax.extend.core.Primitive(name)
+    primitive.def_abstract_eval(lambda x: x)
+    return primitive.bind
+
+
+def test_an_unknown_primitive_is_reported_once_and_charged_by_its_bytes(recwarn):
+    first, second = unheard_of("never_seen"), unheard_of("nor_this")
+    with pytest.warns(UnknownPrimitiveWarning, match=r"no rule for the cost of never_seen \(at .*test_costs.py:\d+") as found:
+        graph = priced(lambda x: jnp.sum(first(first(x))), floats(512, 512)).graph
+    assert len(found) == 1
+    assert graph.nodes[0].cost == CPU.seconds(0, 2 * 4 * 512 * 512)
+    priced(lambda x: jnp.sum(first(x)), floats(4, 4))
+    assert not recwarn.list
+    with pytest.warns(UnknownPrimitiveWarning, match="nor_this"):
+        priced(lambda x: second(first(x)), floats(4, 4))
+
+
+def test_what_is_never_recomputed_is_not_reported(recwarn):
+    priced(lambda x: jnp.sum(jax.pure_callback(lambda a: a, x, x)), floats(8))
+    assert not recwarn.list
