@@ -12,6 +12,9 @@ from remat_lab.errors import InvalidLoss as InvalidLoss
 from remat_lab.errors import PlanMismatch as PlanMismatch
 from remat_lab.errors import RematLabError as RematLabError
 from remat_lab.errors import UnsupportedEffect as UnsupportedEffect
+from remat_lab.loops import fori_loop as fori_loop
+from remat_lab.loops import scan as scan
+from remat_lab.loops import while_loop as while_loop
 from remat_lab.plans import Plan as Plan
 from remat_lab.remat import remat as remat
 from remat_lab.saved import Saved as Saved

@@ -11,7 +11,7 @@ leaves at most the carry. Within a tier the kept set is the lightest, by a minim
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -166,13 +166,21 @@ class Body:
             found.setdefault(self.kept(tier), tier)
         return tuple(found.values())
 
-    def compute(self, env: dict[int, Any], atoms: Iterable[Any], *, effects: bool = False) -> list[Any]:
+    def compute(
+        self,
+        env: dict[int, Any],
+        atoms: Iterable[Any],
+        *,
+        effects: bool = False,
+        seen: Callable[[int, Any], None] | None = None,
+    ) -> list[Any]:
         """Values of the program from those given.
 
         Args:
             env: values that are there; receives those computed.
             atoms: what is wanted.
             effects: whether to run equations of the forward pass that have effects, too.
+            seen: is told each value that is computed, as soon as it is.
         """
         program, wanted = self.program, list(atoms)
         env.update((v, x) for v, x in program.constants.items() if v not in env)
@@ -185,8 +193,41 @@ class Body:
             q = program.equations[k]
             ins = [env[v] if isinstance(v, int) else v.val for v in q.ins]
             for o, value in zip(q.outs, _compat.bind(q.eqn, ins), strict=True):
-                env.setdefault(o, value)
+                if o not in env:
+                    env[o] = value
+                    if seen is not None:
+                        seen(o, value)
         return [strong(env[v] if isinstance(v, int) else jnp.asarray(v.val, v.aval.dtype)) for v in wanted]
+
+    def reverse(self, env: dict[int, Any], totals: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+        """Runs the step backward.
+
+        Args:
+            env: constants, slices of xs, cotangents, and what the step kept.
+            totals: gradients of the moving constants so far.
+
+        Returns:
+            The gradients of the moving constants with this step's added, of the carries, and of the slices of xs.
+        """
+        of_consts, of_carry, of_x = self.outputs[2:]
+        sums = list(totals)
+        waiting: dict[int, list[int]] = {}
+        for i, atom in enumerate(of_consts):
+            if isinstance(atom, int):
+                waiting.setdefault(atom, []).append(i)
+
+        def add(value: int, part: Any) -> None:  # at once, so that no two parts as large as weights live together
+            for i in waiting.pop(value, ()):
+                sums[i] = sums[i] + strong(part)
+
+        result = self.compute(env, [*of_consts, *of_carry, *of_x], seen=add)
+        for value in list(waiting):
+            add(value, env[value])
+        for i, atom in enumerate(of_consts):
+            if not isinstance(atom, int):
+                sums[i] = sums[i] + result[i]
+        first, second = len(of_consts), len(of_consts) + len(of_carry)
+        return sums, result[first:second], result[second:]
 
     def flops(self, available: Iterable[int], atoms: Iterable[Any]) -> float:
         """FLOPs of computing values from those available."""

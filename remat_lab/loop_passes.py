@@ -101,6 +101,20 @@ class Passes:
         ys, pinned = outs[: len(body.moving_ys)], outs[len(body.moving_ys) :]
         return [*carry, *ys], [*slots, *pinned, *residuals]
 
+    def scan(self, operands: Sequence[Any]) -> Arrays:
+        """The forward pass as a plain scan: final carries and ys."""
+        loop, body = self.planned.loop, self.body
+        consts, init, xs = loop.split(operands)
+        shared = self._shared(consts)
+
+        def step(carry: Arrays, x: Arrays) -> tuple[Arrays, Arrays]:
+            env = {**shared, **dict(zip(body.inputs[1], carry, strict=True)), **dict(zip(body.inputs[2], x, strict=True))}
+            result = body.compute(env, [*body.outputs[0], *body.outputs[1]], effects=True)
+            return result[: loop.carries], result[loop.carries :]
+
+        carry, ys = lax.scan(step, [strong(c) for c in init], xs, loop.length, reverse=loop.reverse, unroll=loop.unroll)
+        return [*carry, *ys]
+
     def backward(self, operands: Sequence[Any], stored: Sequence[Any], cotangents: Sequence[Any]) -> Arrays:
         """Gradients of the moving operands.
 
@@ -134,11 +148,8 @@ class Passes:
                     for ct, aval in zip(ct_ys, self._cotangent_avals()[count_carries:], strict=True)
                 ]
                 env.update(zip(body.inputs[4], row, strict=True))
-                _, _, of_consts, of_carry, of_x = body.outputs
-                result = body.compute(env, [*of_consts, *of_carry, *of_x])
-                added, result = result[: len(of_consts)], result[len(of_consts) :]
-                totals = [total + part for total, part in zip(totals, added, strict=True)]
-                return result[: len(of_carry)], totals, _put(grads, self._place(k), result[len(of_carry) :])
+                totals, ct_carry, rows = body.reverse(env, totals)
+                return ct_carry, totals, _put(grads, self._place(k), rows)
 
             return _loop(count, step, state, unroll=loop.unroll)
 

@@ -24,6 +24,7 @@ from remat_lab.loop import Loop, PlannedLoop
 from remat_lab.loop_body import Moving, body_of
 from remat_lab.loop_checkpoint import checkpointed
 from remat_lab.loop_passes import Passes
+from remat_lab.loop_rules import has_custom_vjp
 
 Arrays = list[Any]
 
@@ -34,11 +35,17 @@ backward_p: Any = jex.Primitive("planned_loop_backward")
 
 def run_loop(planned: PlannedLoop, operands: Sequence[Any]) -> Arrays:
     """Runs a planned loop: final carries and ys."""
-    return loop_p.bind(*operands, planned=planned, moving=None, axes=())
+    return _bind(loop_p, *operands, planned=planned, moving=None, axes=())
+
+
+def _bind(primitive: Any, *values: Any, planned: PlannedLoop, **params: Any) -> Arrays:
+    """Binds one of the three; the body stands among the parameters by itself, where whoever walks through jaxprs finds it."""
+    return primitive.bind(*values, planned=planned, jaxpr=planned.loop.body, **params)
 
 
 def replace_scan(jaxpr: Any, operands: Sequence[Any], run: Callable[[Any, Sequence[Any]], Sequence[Any]]) -> Arrays:
-    """Runs a jaxpr with its outermost `scan` equations run by `run(equation, operands)`."""
+    """Runs a jaxpr with its last outermost `scan` equation run by `run(equation, operands)`."""
+    scans = [eqn for eqn in jaxpr.eqns if eqn.primitive.name == "scan"]
     env: dict[Any, Any] = dict(zip(jaxpr.invars, operands, strict=True))
     env.update(_compat.constants(jaxpr))
 
@@ -47,7 +54,7 @@ def replace_scan(jaxpr: Any, operands: Sequence[Any], run: Callable[[Any, Sequen
 
     for eqn in jaxpr.eqns:
         values = [read(v) for v in eqn.invars]
-        results = run(eqn, values) if eqn.primitive.name == "scan" else _compat.bind(eqn, values)
+        results = run(eqn, values) if scans and eqn is scans[-1] else _compat.bind(eqn, values)
         env.update(zip(eqn.outvars, results, strict=True))
     return [read(v) for v in jaxpr.outvars]
 
@@ -69,16 +76,37 @@ def _loop(*operands: Any, planned: PlannedLoop, moving: Moving | None) -> Arrays
 
 
 def _reference(planned: PlannedLoop, moving: Moving, operands: Sequence[Any]) -> Callable[..., Arrays]:
-    """From moving operands to moving results, by nested checkpointed scans."""
+    """From moving operands to moving results, by nested checkpointed scans.
+
+    With a `jax.custom_vjp` in the body by a plain scan: its rule is the derivative of the first pass only, and recomputation
+    under `jax.checkpoint` would bring it back into derivatives of higher order.
+    """
+    return _smooth_part(
+        planned, moving, operands, planned.loop.scan if has_custom_vjp(planned.loop.body) else checkpointed(planned)
+    )
+
+
+def _smooth_part(
+    planned: PlannedLoop, moving: Moving, operands: Sequence[Any], run_all: Callable[[Sequence[Any]], Arrays]
+) -> Callable[..., Arrays]:
+    """From moving operands to moving results."""
     body = body_of(planned.loop, moving)
     kinds = (*body.moving_carries, *body.moving_ys)
 
     def run(*point: Any) -> Arrays:
         given = iter(point)
         filled = [next(given) if m else x for x, m in zip(operands, moving, strict=True)]
-        return [out for out, m in zip(checkpointed(planned)(filled), kinds, strict=True) if m]
+        return [out for out, m in zip(run_all(filled), kinds, strict=True) if m]
 
     return run
+
+
+def _tangent_of_forward(*values: Any, planned: PlannedLoop, moving: Moving) -> Arrays:
+    """The derivative of the forward pass of a loop that was differentiated before: of what rules of `jax.custom_vjp` left."""
+    operands, tangents = values[: len(moving)], values[len(values) - sum(moving) :]
+    point = [x for x, m in zip(operands, moving, strict=True) if m]
+    passes = Passes.of(planned, moving)
+    return list(jax.jvp(_smooth_part(planned, moving, operands, passes.scan), tuple(point), tuple(tangents))[1])
 
 
 def _tangent(*values: Any, planned: PlannedLoop, moving: Moving) -> Arrays:
@@ -116,19 +144,21 @@ def _zero_of(value: Any) -> Any:
 def _loop_jvp(primals: Arrays, tangents: Arrays, *, planned: PlannedLoop, moving: Moving | None, axes: Any) -> Any:
     body = body_of(planned.loop, tuple(not _is_zero(t) for t in tangents))
     count = planned.loop.carries + len(body.moving_ys)
-    results = loop_p.bind(*primals, planned=planned, moving=body.moving if moving is None else moving, axes=axes)
+    results = _bind(loop_p, *primals, planned=planned, moving=body.moving if moving is None else moving, axes=axes)
     outputs, stored = results[:count], results[count:]
     lin = [
         jnp.zeros(x.shape, x.dtype) if _is_zero(t) else t for x, t, m in zip(primals, tangents, body.moving, strict=True) if m
     ]
     kinds = (*body.moving_carries, *body.moving_ys)
-    if axes:
-        mapped = _vmapped(lambda *values: _tangent(*values, planned=planned, moving=body.moving), _doubled(axes, body.moving))
+    again = moving is not None and has_custom_vjp(planned.loop.body)
+    if axes or again:
+        push = _tangent_of_forward if again else _tangent
+        mapped = _vmapped(lambda *values: push(*values, planned=planned, moving=body.moving), _doubled(axes, body.moving))
         moved = iter(mapped(*primals, *lin))
     else:
         if moving is not None and moving != body.moving:
-            stored = loop_p.bind(*primals, planned=planned, moving=body.moving, axes=axes)[count:]
-        moved = iter(tangent_p.bind(*primals, *stored, *lin, planned=planned, moving=body.moving))
+            stored = _bind(loop_p, *primals, planned=planned, moving=body.moving, axes=axes)[count:]
+        moved = iter(_bind(tangent_p, *primals, *stored, *lin, planned=planned, moving=body.moving))
     out = [next(moved) if m else _zero_of(x) for x, m in zip(outputs, kinds, strict=True)]
     if moving is None:
         return outputs, out
@@ -144,21 +174,21 @@ def _tangent_transpose(cotangents: Arrays, *values: Any, planned: PlannedLoop, m
     known = values[: len(values) - sum(moving)]
     present = tuple(type(ct) is not ad.Zero for ct in cotangents)
     given = [ct for ct in cotangents if type(ct) is not ad.Zero]
-    grads = backward_p.bind(*known, *given, planned=planned, moving=moving, present=present, axes=())
+    grads = _bind(backward_p, *known, *given, planned=planned, moving=moving, present=present, axes=())
     return [*[None] * len(known), *grads]
 
 
 def _tangent_jvp(primals: Arrays, tangents: Arrays, *, planned: PlannedLoop, moving: Moving) -> Any:
     lin = len(primals) - sum(moving)
-    out = tangent_p.bind(*primals, planned=planned, moving=moving)
+    out = _bind(tangent_p, *primals, planned=planned, moving=moving)
     if all(_is_zero(t) for t in tangents[: len(moving)]):
         pushed = [jnp.zeros(x.shape, x.dtype) if _is_zero(t) else t for x, t in zip(primals[lin:], tangents[lin:], strict=True)]
-        return out, tangent_p.bind(*primals[:lin], *pushed, planned=planned, moving=moving)
+        return out, _bind(tangent_p, *primals[:lin], *pushed, planned=planned, moving=moving)
     return out, _pushed(lambda *v: _tangent(*v, planned=planned, moving=moving), primals, tangents)
 
 
 def _backward_jvp(primals: Arrays, tangents: Arrays, *, axes: Any, **params: Any) -> Any:
-    out = backward_p.bind(*primals, axes=axes, **params)
+    out = _bind(backward_p, *primals, axes=axes, **params)
     return out, _pushed(_vmapped(lambda *v: _reference_backward(*v, **params), axes), primals, tangents)
 
 
@@ -180,17 +210,24 @@ def _pushed(fun: Callable[..., Any], primals: Arrays, tangents: Arrays) -> Array
 def _loop_batch(axis: Any, values: Arrays, dims: Any, *, planned: PlannedLoop, moving: Moving | None, axes: Any) -> Any:
     mapped = _compat.MappedAxis.of(axis, dims)
     if moving is not None:
-        out = loop_p.bind(*values, planned=planned, moving=moving, axes=(*axes, mapped))
+        out = _bind(loop_p, *values, planned=planned, moving=moving, axes=(*axes, mapped))
         return out, [0] * len(out)
     jaxpr = jax.make_jaxpr(mapped.vmap(lambda *operands: planned.loop.scan(operands)))(
         *(_compat.shape_of(jax.typeof(v)) for v in values)
     )
 
-    def run(eqn: Any, operands: Sequence[Any]) -> Arrays:
-        return run_loop(PlannedLoop(Loop.from_equation(eqn), planned.nest, planned.tier), operands)
+    found: list[tuple[Arrays, list[int | None]]] = []
 
-    out = replace_scan(jaxpr, values, run)
-    return out, [0] * len(out)
+    def run(eqn: Any, operands: Sequence[Any]) -> Arrays:
+        out = run_loop(PlannedLoop(Loop.from_equation(eqn), planned.nest, planned.tier), operands)
+        before = [len(v.aval.shape) for v in planned.loop.body.outvars]
+        after = [len(v.aval.shape) for v in eqn.params["jaxpr"].outvars]
+        dims = [None if a == b else int(i >= planned.loop.carries) for i, (a, b) in enumerate(zip(after, before, strict=True))]
+        found.append((out, dims))
+        return out
+
+    replace_scan(jaxpr, values, run)
+    return found[0]
 
 
 def _tangent_batch(axis: Any, values: Arrays, dims: Any, **params: Any) -> Any:
@@ -199,15 +236,16 @@ def _tangent_batch(axis: Any, values: Arrays, dims: Any, **params: Any) -> Any:
 
 
 def _backward_batch(axis: Any, values: Arrays, dims: Any, *, axes: Any, **params: Any) -> Any:
-    out = backward_p.bind(*values, axes=(*axes, _compat.MappedAxis.of(axis, dims)), **params)
+    out = _bind(backward_p, *values, axes=(*axes, _compat.MappedAxis.of(axis, dims)), **params)
     return out, [0] * len(out)
 
 
 def _register(primitive: Any, fun: Callable[..., Arrays], jvp: Any, batch: Any, transpose: Any = None) -> None:
-    def run(*values: Any, axes: Any = (), **params: Any) -> Arrays:
+    def run(*values: Any, axes: Any = (), jaxpr: Any = None, **params: Any) -> Arrays:
+        del jaxpr
         return _vmapped(lambda *v: fun(*v, **params), axes)(*values)
 
-    jitted = jax.jit(run, static_argnames=("planned", "moving", "axes", "present"))
+    jitted = jax.jit(run, static_argnames=("planned", "moving", "axes", "present", "jaxpr"))
 
     def abstract(*avals: Any, planned: PlannedLoop, moving: Moving | None, **params: Any) -> Any:
         out = jax.eval_shape(lambda *v: run(*v, planned=planned, moving=moving, **params), *map(_compat.shape_of, avals))
@@ -217,10 +255,25 @@ def _register(primitive: Any, fun: Callable[..., Arrays], jvp: Any, batch: Any, 
     primitive.def_impl(jitted)
     primitive.def_effectful_abstract_eval(abstract)
     mlir.register_lowering(primitive, mlir.lower_fun(run, multiple_results=True))
-    ad.primitive_jvps[primitive] = jvp
-    batching.fancy_primitive_batchers[primitive] = batch
+
+    def mapped(axis: Any, values: Arrays, dims: Any, *, jaxpr: Any, **params: Any) -> Any:
+        if any(d is not None for d in dims) or any(getattr(e, "name", None) == axis.name for e in jaxpr.effects):
+            return batch(axis, values, dims, **params)
+        out = primitive.bind(*values, jaxpr=jaxpr, **params)
+        return out, [None] * len(out)
+
+    ad.primitive_jvps[primitive] = _without_jaxpr(jvp)
+    batching.fancy_primitive_batchers[primitive] = mapped
     if transpose is not None:
-        ad.primitive_transposes[primitive] = transpose
+        ad.primitive_transposes[primitive] = _without_jaxpr(transpose)
+
+
+def _without_jaxpr(rule: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*values: Any, jaxpr: Any, **params: Any) -> Any:
+        del jaxpr
+        return rule(*values, **params)
+
+    return run
 
 
 _register(loop_p, _loop, _loop_jvp, _loop_batch)

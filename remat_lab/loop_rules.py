@@ -48,3 +48,8 @@ def must_not_repeat(eqn: Any) -> bool:
     if name == "random_bits" and "fry" not in str(getattr(eqn.invars[0].aval, "dtype", "")):
         return True
     return any(must_not_repeat(inner) for body in _compat.sub_jaxprs(eqn) for inner in body.eqns)
+
+
+def has_custom_vjp(jaxpr: Any) -> bool:
+    """Whether a program contains a `jax.custom_vjp` function."""
+    return any("custom_vjp" in eqn.primitive.name or any(map(has_custom_vjp, _compat.bodies(eqn))) for eqn in jaxpr.eqns)
