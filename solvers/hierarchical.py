@@ -18,6 +18,7 @@ Where a graph has no backward pass to come back through blocks, or nothing compo
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -31,7 +32,7 @@ from solvers.graph import Graph
 from solvers.narrow_cuts import Blocks
 from solvers.orders import cost_of, peak_of
 from solvers.part import run_here
-from solvers.repair import repair
+from solvers.repair import improve, repair
 from solvers.solution import Options, Progress, Solution, Status, make_solution
 from solvers.trim import trim
 from solvers.turn_bound import turn_bound
@@ -44,6 +45,7 @@ _SMALL = 1500  # steps up to which orders that do not fit are repaired, and sche
 _EXACT = 600  # steps up to which windows of an exact model are part of the polishing
 _BOUND_SHARE, _REPAIR_SHARE, _GREEDY_SHARE, _IMPROVE_SHARE = 0.1, 0.05, 0.5, 0.3  # of the time left
 _SETTLED = 1e-6  # of the keep-all cost; a gap that is not worth polishing
+_MOST_ROUNDS, _ROUNDS_PER_WORK = 2000, 20  # of exchanges, without and with a work limit
 _NO_GAIN = 1 + 1e-5  # by this factor at least more memory must be cheaper to be tried
 
 
@@ -91,6 +93,11 @@ class _Search:
         return self.options.time_limit - (time.monotonic() - self.began)
 
     @property
+    def open(self) -> bool:
+        """Whether there is anything left to gain."""
+        return self.cost - self.bound > _SETTLED * self.graph.keep_all_cost
+
+    @property
     def small(self) -> bool:
         """Whether the graph is small enough for work that grows faster than it."""
         return len(self.graph.steps) <= _SMALL
@@ -112,7 +119,7 @@ class _Search:
             self.facts["blocks"] = "the time limit was over before they were composed"
         if self.left > 0 and self.best is None:
             self._from_greedy()
-        if self.left > 0 and self.small and self.cost - self.bound > _SETTLED * self.graph.keep_all_cost:
+        if self.left > 0 and self.small and self.open:
             self._polish()
 
     @property
@@ -181,19 +188,18 @@ class _Search:
         """Exchanges of recomputations, then windows of an exact model across the cuts."""
         if self.best is None:
             return
-        limits = {"improve": _IMPROVE_SHARE}
-        if len(self.graph.steps) <= _EXACT:
-            limits["intervals"] = 1.0
-        for name, share in limits.items():
-            if self.left > 0 and self.cost - self.bound > _SETTLED * self.graph.keep_all_cost:
-                options = replace(self.options, time_limit=share * self.left, progress=None, starts=(self.best,))
-                self._run_part(name, options)
+        work, rng = self.options.work_limit, random.Random(self.options.seed)
+        rounds = _MOST_ROUNDS if work is None else math.ceil(_ROUNDS_PER_WORK * work)
+        deadline = time.monotonic() + _IMPROVE_SHARE * self.left
+        self.offer(improve(self.graph, self.best, self.budget, rng=rng, rounds=rounds, deadline=deadline), self.source)
+        if len(self.graph.steps) <= _EXACT and self.left > 0 and self.open:
+            self._run_part("intervals", replace(self.options, time_limit=self.left, progress=None, starts=(self.best,)))
 
     def _run_part(self, name: str, options: Options) -> None:
         answer = run_here(name, self.graph, self.budget, options)
         self.facts[f"part {name}"] = answer.status
         if answer.order is not None:
-            self.offer(answer.order, name if self.best is None else f"{self.source}, polished by {name}")
+            self.offer(answer.order, name if self.best is None else f"{self.source}, polished")
 
     def solution(self, status: Status) -> Solution:
         """The best schedule.
