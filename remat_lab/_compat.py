@@ -139,6 +139,11 @@ def is_ref(value: Any) -> bool:
     return isinstance(jax.typeof(value), AbstractRef)
 
 
+def is_ref_type(aval: Any) -> bool:
+    """Whether a type is that of a mutable reference."""
+    return isinstance(aval, AbstractRef)
+
+
 def trace_like(fun: Any, jaxpr: Any) -> Any:
     """Traces a function of the inputs of a jaxpr."""
     return jax.make_jaxpr(fun)(*(shape_of(var.aval) for var in jaxpr.invars))

@@ -9,9 +9,8 @@ import jax
 
 from remat_lab.checkpointing import emitter_for
 from remat_lab.errors import PlanMismatch
-from remat_lab.flatten import flatten
 from remat_lab.policy_plan import PolicyPlan
-from remat_lab.primitives import PLAIN_CALLS
+from remat_lab.refs import forward_program
 from remat_lab.trace import Call, Loss, is_traced
 
 _ARRAY = object()
@@ -48,7 +47,8 @@ def applied(loss: Loss, planned: Call, found: PolicyPlan) -> Callable[..., Any]:
         call = loss.call(args, kwargs)
         call.check_same(planned)
         run, rebuilt = forward_function(loss, call)
-        program = flatten(jax.make_jaxpr(run)(*call.values), calls=PLAIN_CALLS, merge=False, barriers=True)
+        forward = forward_program(run, call.values)
+        program = forward.program
         if program.fingerprint != found.forward.fingerprint:
             why = (
                 "inside jax.shard_map types say which mesh axes they vary over. Plan the function that calls shard_map, or "
@@ -57,7 +57,7 @@ def applied(loss: Loss, planned: Call, found: PolicyPlan) -> Callable[..., Any]:
                 else "something that it reads beside its arguments has changed. Plan again."
             )
             raise PlanMismatch(f"{loss.name} traces to another program than the one planned: {why}")
-        return result_of(rebuilt, emitter_for(found, program).run(program.constants, call.values))
+        return result_of(rebuilt, forward.finish(emitter_for(found, program).run(program.constants, call.values)))
 
     run_applied.__name__ = loss.name
     return run_applied

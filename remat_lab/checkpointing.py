@@ -10,9 +10,9 @@ import jax
 import numpy as np
 
 from remat_lab import _compat
-from remat_lab.flatten import Atom, Program, flatten
+from remat_lab.flatten import Atom, Program
 from remat_lab.policy_plan import Budget, PolicyPlan, plan_policy
-from remat_lab.primitives import PLAIN_CALLS
+from remat_lab.refs import forward_program
 from remat_lab.segments import Emitter
 from remat_lab.selection import Selection
 
@@ -58,7 +58,8 @@ def planned_checkpoint(
             return out_leaves
 
         kinds = tuple((x.shape, x.dtype, bool(getattr(x, "weak_type", False))) for x in map(jax.typeof, leaves))
-        program = flatten(jax.make_jaxpr(run)(*leaves), calls=PLAIN_CALLS, merge=False, barriers=True)
+        forward = forward_program(run, leaves)
+        program = forward.program
         signature = (key, tree, kinds, program.fingerprint)
         if signature not in remembered:
             shapes = [_compat.shape_of(jax.typeof(x)) for x in leaves]
@@ -73,7 +74,7 @@ def planned_checkpoint(
                 seed=seed,
             )
         found: PolicyPlan = remembered[signature]
-        return jax.tree.unflatten(out_trees[0], emitter_for(found, program).run(program.constants, leaves))
+        return jax.tree.unflatten(out_trees[0], forward.finish(emitter_for(found, program).run(program.constants, leaves)))
 
     planned.plans = remembered  # type: ignore[attr-defined]
     return planned

@@ -14,7 +14,8 @@ from remat_lab.cuts import regions_of
 from remat_lab.errors import InvalidArgument, RematLabError
 from remat_lab.flatten import Program, flatten
 from remat_lab.fuse import Fused, fuse
-from remat_lab.primitives import PLAIN_CALLS, VIEWS, forbids_replay
+from remat_lab.primitives import VIEWS, forbids_replay
+from remat_lab.refs import forward_program
 from remat_lab.segments import Emitter, Layout, Region
 from remat_lab.selection import Selection, select_values
 from solvers.bounds import infeasible
@@ -103,7 +104,7 @@ def plan_policy(
     """
     if solver not in FORMS:
         raise InvalidArgument(f"solver={solver!r} makes no plans for jax.checkpoint: choose one of {', '.join(FORMS)}")
-    forward = flatten(jax.make_jaxpr(run)(*values), calls=PLAIN_CALLS, merge=False, barriers=True)
+    forward = forward_program(run, values).program
     differentiated = _inexact(forward, differentiated)
     fused = _differentiate(forward, Emitter(forward, Layout(_whole(forward), _all_names(forward))), differentiated)
     keep_all = keep_all_peak(fused.graph)
