@@ -116,15 +116,26 @@ def planner_for(
     must_recompute: Selection = (),
 ) -> Planner:
     """Traces and groups a loss once, for plans under any number of budgets."""
-    fused = keep_always(analyse(loss, call, costs=costs), must_save)
-    return Planner(loss, call, fused, must_save=must_save, must_recompute=must_recompute)
+
+    def again(other: Loss) -> Fused:
+        return keep_always(analyse(other, call, costs=costs), must_save)
+
+    wanted: dict[str, Any] = {"must_save": must_save, "must_recompute": must_recompute}
+    return Planner(loss, call, again(loss), costs=costs, analyse=again, **wanted)
 
 
-def analyse(loss: Loss, call: Call, *, costs: str | CostRule = "roofline") -> Fused:
-    """Traces a loss and groups its step: everything of planning that comes before solving."""
+def analyse(loss: Loss, call: Call, *, costs: str | CostRule = "roofline", as_written: bool = False) -> Fused:
+    """Traces a loss and groups its step: everything of planning that comes before solving.
+
+    Args:
+        loss: what to trace.
+        call: its arguments.
+        costs: as for `plan`.
+        as_written: whether equal computations stay apart, as the recomputation of a user's `jax.checkpoint` must.
+    """
     check_costs(costs)
     traced = loss.trace(call)
-    program = flatten(traced.jaxpr).abstract()
+    program = flatten(traced.jaxpr, merge=not as_written).abstract()
     if not program.equations:
         raise InvalidLoss(f"{loss.name} computes nothing from its arguments, so there is nothing to plan")
     return fuse_priced(program, costs, primal_outputs=traced.primal_outputs)

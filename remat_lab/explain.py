@@ -52,10 +52,12 @@ class Explanation:
     Attributes:
         title: of what.
         rows: the largest values first.
+        notes: what else the plan decided, a line for each: its loops.
     """
 
     title: str
     rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def kept_bytes(self) -> int:
@@ -86,6 +88,7 @@ class Explanation:
         lines = [self.title, *(line.rstrip() for line in file.getvalue().splitlines())]
         if len(self.rows) > _SHOWN:
             lines.append(f"and {len(self.rows) - _SHOWN} smaller ones")
+        lines += [f"loop: {note}" for note in self.notes]
         return "\n".join(lines)
 
 
@@ -93,13 +96,14 @@ def _plain(text: str) -> str:
     return text.replace("[", r"\[")
 
 
-def explain(fused: Fused, schedule: Schedule, title: str) -> Explanation:
+def explain(fused: Fused, schedule: Schedule, title: str, notes: tuple[str, ...] = ()) -> Explanation:
     """The decisions of a schedule about the values of the forward pass.
 
     Args:
         fused: graph and program.
         schedule: of that graph.
         title: what the table says above itself.
+        notes: lines to add below it.
     """
     graph = fused.graph
     again, late = schedule.recomputed, _kept(fused, schedule)
@@ -133,7 +137,7 @@ def explain(fused: Fused, schedule: Schedule, title: str) -> Explanation:
                     why=_why(decision, cost, graph.nodes[w].size, forbidden, graph.may_recompute(v)),
                 )
             )
-    return Explanation(title, tuple(sorted(rows, key=lambda row: -row.bytes)))
+    return Explanation(title, tuple(sorted(rows, key=lambda row: -row.bytes)), notes)
 
 
 def _kept(fused: Fused, schedule: Schedule) -> set[int]:

@@ -128,7 +128,10 @@ def run_with(
 
 
 def _array(atom: Atom, env: Mapping[int, Any]) -> Any:
-    return jnp.asarray(atom.val, atom.aval.dtype) if isinstance(atom, _compat.Literal) else env[atom]
+    if not isinstance(atom, _compat.Literal):
+        return env[atom]
+    aval: Any = atom.aval
+    return jnp.asarray(atom.val, aval.dtype)
 
 
 def _traced(run: Callable[..., Sequence[Any]], values: Sequence[Any]) -> Program:

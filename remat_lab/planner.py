@@ -10,7 +10,8 @@ from typing import Any
 from remat_lab import promise
 from remat_lab.budget import parse_budget
 from remat_lab.errors import InvalidArgument
-from remat_lab.fuse import Fused
+from remat_lab.fuse import CostRule, Fused
+from remat_lab.loop_plan import LoopPlanner, Variant
 from remat_lab.plans import Plan
 from remat_lab.selection import Selection, select_values
 from remat_lab.starts import starts as policy_starts
@@ -32,14 +33,28 @@ class Planner:
         loss: the user's function and its options.
         call: the arguments planned for, as shapes.
         fused: graph and program.
+        costs: what recomputation is charged, as for `plan`.
+        analyse: traces and groups another loss in the same way; without it the loops of this one stay as they are.
         keep_all_peak_bytes: predicted peak of temporaries with everything kept: what fractions of a budget refer to.
     """
 
-    def __init__(self, loss: Loss, call: Call, fused: Fused, *, must_save: Selection = (), must_recompute: Selection = ()):
+    def __init__(
+        self,
+        loss: Loss,
+        call: Call,
+        fused: Fused,
+        *,
+        costs: str | CostRule = "roofline",
+        must_save: Selection = (),
+        must_recompute: Selection = (),
+        analyse: Callable[[Loss], Fused] | None = None,
+    ):
         select_values(fused.program, must_recompute)  # refuses names that do not exist before anything is solved
-        self.loss, self.call, self.fused = loss, call.abstract(), fused
+        self.loss, self.call, self.fused, self.costs = loss, call.abstract(), fused, costs
         self.must_save, self.must_recompute = must_save, must_recompute
         self.keep_all_peak_bytes = keep_all_peak(fused.graph)
+        plain = Variant(loss, fused, self.keep_all_peak_bytes)
+        self._loops = None if analyse is None else LoopPlanner(loss, self.call, analyse, plain)
 
     def bytes_of(self, budget: object) -> int | None:
         """A budget in any of its forms, in bytes."""
@@ -79,11 +94,19 @@ class Planner:
         start = time.perf_counter()
 
         def make(asked: int | None) -> Plan:
-            solution = self._solve(asked, solver, starts, progress=progress, **limits)
+            def schedule(fused: Fused, limit: int | None) -> Solution:
+                return self._solve(fused, limit, solver, starts, progress=progress, **limits)
+
+            if self._loops is None:
+                variant, solution = Variant(self.loss, self.fused, self.keep_all_peak_bytes), schedule(self.fused, asked)
+            else:
+                variant, solution = self._loops.choose(asked, schedule)
             return Plan(
-                loss=self.loss,
+                loss=variant.loss,
                 call=self.call,
-                fused=self.fused,
+                fused=variant.fused,
+                loops=variant.loops,
+                plain=(self.loss, self.fused) if variant.loops else None,
                 solution=solution,
                 budget_bytes=budget,
                 seconds=seconds + time.perf_counter() - start,
@@ -103,11 +126,13 @@ class Planner:
         plan, rounds = promise.hold(make, budget, tell=tell)
         return plan.amended(rounds=rounds)
 
-    def _solve(self, budget: int | None, solver: str, starts: Sequence[Sequence[int]], **options: Any) -> Solution:
+    def _solve(
+        self, fused: Fused, budget: int | None, solver: str, starts: Sequence[Sequence[int]], **options: Any
+    ) -> Solution:
         try:
-            if budget is not None and solver in _STARTED and budget < self.keep_all_peak_bytes:
-                options["starts"] = [*policy_starts(self.fused, budget), *starts]
-            return solve(self.fused.graph, budget, solver, **options)
+            if budget is not None and solver in _STARTED and budget < keep_all_peak(fused.graph):
+                options["starts"] = [*policy_starts(fused, budget), *(starts if fused is self.fused else ())]
+            return solve(fused.graph, budget, solver, **options)
         except ValueError as error:
             if type(error) is ValueError:
                 raise InvalidArgument(str(error)) from error

@@ -16,6 +16,7 @@ from remat_lab.errors import InvalidArgument, InvalidLoss, PlanMismatch
 from remat_lab.explain import Explanation, explain
 from remat_lab.flatten import Program, flatten
 from remat_lab.fuse import Fused
+from remat_lab.loop_plan import NestedLoop
 from remat_lab.measure import SCHEDULERS, Compiled, compile_jitted, compile_program
 from remat_lab.policy_plan import PolicyPlan, plan_policy
 from remat_lab.policy_promise import AppliedPolicy, hold
@@ -71,6 +72,8 @@ class Plan:
         check: "compiled" if the budget is a promise about the compiled program, "planned" if about the prediction.
         rounds: the attempts that it took to keep that promise; empty if nothing was compiled.
         reserved: bytes of what else lies on the device, by name.
+        loops: how loops are differentiated that were replaced by nests.
+        plain: where loops were replaced, the user's own loss and its step; `loss` then has the nests in it.
     """
 
     loss: Loss
@@ -84,6 +87,8 @@ class Plan:
     check: str = "planned"
     rounds: tuple[Round, ...] = ()
     reserved: Mapping[str, int] = field(default_factory=dict[str, int])
+    loops: tuple[NestedLoop, ...] = ()
+    plain: tuple[Loss, Fused] | None = None
 
     @property
     def graph(self) -> Graph:
@@ -141,12 +146,13 @@ class Plan:
     def predicted(self) -> Predicted:
         """Peak, FLOPs and the live-byte timeline."""
         graph, order = self.graph, self.schedule.order
+        plain = self.fused if self.plain is None else self.plain[1]
         result = simulate(graph, self.schedule)
-        once, flops = self.fused.flops(graph.steps), self.fused.flops(order)
+        once, flops = plain.flops(plain.graph.steps), self.fused.flops(order)
         return Predicted(
             peak_bytes=result.peak,
             total_bytes=result.peak_total,
-            keep_all_peak_bytes=keep_all_peak(graph),
+            keep_all_peak_bytes=keep_all_peak(plain.graph),
             flops=flops,
             extra_flops_ratio=(flops - once) / once if once else 0.0,
             live=result.live,
@@ -166,7 +172,7 @@ class Plan:
         if form not in ("exact", "policy"):
             raise InvalidArgument(f'form={form!r} is unknown: "exact" explains value_and_grad, "policy" explains apply')
         if form == "exact":
-            return explain(self.fused, self.schedule, f"exact schedule of {self.loss.name}")
+            return explain(self.fused, self.schedule, f"exact schedule of {self.loss.name}", notes=tuple(map(str, self.loops)))
         found = self.policy_plan
         return explain(found.fused, found.schedule, f"jax.checkpoint regions of {self.loss.name}")
 
@@ -275,8 +281,10 @@ class Plan:
         call = self.loss.call(args, kwargs)
         call.check_same(self.call)
 
+        loss = self.loss if self.plain is None else self.plain[0]
+
         def plain(*values: Any) -> list[Any]:
-            traced = self.loss.trace(call)
+            traced = loss.trace(call)
             return jax.core.eval_jaxpr(traced.jaxpr, traced.jaxpr.consts, *values)
 
         options = self.compiler_options or None

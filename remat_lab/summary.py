@@ -28,6 +28,7 @@ def summarise(plan: Plan) -> str:
         *_compiled(plan.rounds),
         f"  with results    {size(predicted.total_bytes)}; arguments come on top",
         f"  extra FLOPs     {percent(predicted.extra_flops_ratio)} of {once:.3g}",
+        *_loops(plan, once),
         *_proof(solution),
         *_recomputed(plan.graph, solution),
         *_policy(plan),
@@ -112,6 +113,13 @@ def _proof(solution: Solution) -> list[str]:
     found, bound = solution.cost / base - 1, solution.lower_bound / base - 1
     claim = f"  extra cost      {percent(found)}; no plan within the budget is below {percent(bound)}"
     return [claim, f"                  (gap {percent(solution.gap, sign=False, digits=2)}, relative to {solution.scope})"]
+
+
+def _loops(plan: Plan, once: float) -> list[str]:
+    """How loops are differentiated that were replaced by nests."""
+    share = [f"  loop            {percent(loop.extra_flops / once)} FLOPs: {near(str(loop))}" for loop in plan.loops[:_SHOWN]]
+    more = len(plan.loops) - _SHOWN
+    return [*share, *([f"                  and {more} more loops"] if more > 0 else [])]
 
 
 def _recomputed(graph: Graph, solution: Solution) -> list[str]:
