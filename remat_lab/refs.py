@@ -1,6 +1,6 @@
 """Mutable references around and inside a forward pass: read once before it, written once after it, and values in between.
 
-A region of `jax.checkpoint` runs its equations again, reads and writes of a `jax.Ref` included: a counter would count twice, and
+A region of `jax.checkpoint` runs its equations again, reads and writes of a `jax.Ref` too: a counter would count twice, and
 what was overwritten after its first read would be read anew. So a program that is to be cut into regions has no references:
 their contents are values that flow through it.
 """
@@ -23,7 +23,7 @@ class Forward:
     """A function's program without references.
 
     Attributes:
-        program: what `jax.checkpoint` regions are made of; its outputs are the function's, then the final contents of `written`.
+        program: what regions are made of; its outputs are the function's, then the final contents of `written`.
         outputs: number of the function's own outputs.
         written: the references around the function that it writes.
     """
