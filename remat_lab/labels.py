@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_LEADER = "#666666"
 
 
 class Box(NamedTuple):
@@ -101,3 +106,41 @@ def _places(point: tuple[float, float], size: tuple[float, float], bounds: Box, 
     if not found and not inside:
         inside = grid[:1]  # larger than the bounds: better cut off than lost
     yield from sorted(inside, key=lambda place: math.dist(place.center, point))
+
+
+def label_points(ax: Axes, data: Sequence[tuple[float, float]], texts: Sequence[str]) -> None:
+    """Writes a text beside each point of a laid-out figure; a line leads from one that had to go farther away.
+
+    Args:
+        ax: axes whose layout and limits are settled.
+        data: the points, in the units of the axes.
+        texts: one for each.
+    """
+    from matplotlib.patheffects import withStroke
+
+    figure = ax.get_figure(root=True)
+    if figure is None or not data:
+        return
+    ax.autoscale(False)
+    scale = figure.dpi / 72  # pixels per point
+    points = [(float(x), float(y)) for x, y in (ax.transData.transform(point) for point in data)]
+    halo = [withStroke(linewidth=2.5, foreground="white")]  # keeps letters clear of grid lines
+    shown = [ax.text(0, 0, text, fontsize=8.5, transform=None, zorder=5, path_effects=halo) for text in texts]
+    extents = [text.get_window_extent() for text in shown]
+    frame = ax.get_window_extent()
+    bounds = Box(frame.x0, frame.y0, frame.width, frame.height)
+    marker = 5.5 * scale
+    boxes = place_labels(points, [(e.width, e.height) for e in extents], bounds, marker=marker, gap=2 * scale)
+    for text, box, point in zip(shown, boxes, points, strict=True):
+        inverse = ax.transData.inverted()
+        text.set_transform(ax.transData)
+        text.set_position(tuple(inverse.transform((box.left, box.bottom))))
+        text.set_verticalalignment("bottom")
+        nearest = (
+            min(max(point[0], box.left), box.left + box.width),
+            min(max(point[1], box.bottom), box.bottom + box.height),
+        )
+        away = math.dist(nearest, point)
+        if away > 2.5 * marker:
+            (x0, y0), (x1, y1) = inverse.transform((point, nearest))
+            ax.plot([x0, x1], [y0, y1], color=_LEADER, linewidth=0.7, zorder=2)

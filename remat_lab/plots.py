@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from remat_lab.errors import InvalidArgument
-from remat_lab.labels import Box, place_labels
+from remat_lab.labels import label_points
 from remat_lab.units import MEGABYTE, duration, percent
 
 if TYPE_CHECKING:
@@ -47,13 +47,17 @@ def picture(data: Json, path: str | Path) -> None:
         InvalidArgument: if the suffix is none of `FORMATS`.
         OSError: if the file cannot be written.
     """
+    check_format(Path(path))
+    save_figure(draw(data), path)
+
+
+def save_figure(figure: Figure, path: str | Path) -> None:
+    """Writes a figure; the same figure gives the same file."""
     from matplotlib import rc_context
 
     target = Path(path)
-    check_format(target)
-    figure = draw(data)
     target.parent.mkdir(parents=True, exist_ok=True)
-    metadata = {"Date": None} if target.suffix.lower() == ".svg" else None  # the same data gives the same file
+    metadata = {"Date": None} if target.suffix.lower() == ".svg" else None
     with rc_context({"svg.hashsalt": "remat-lab"}):
         figure.savefig(target, dpi=160, metadata=metadata)
 
@@ -136,36 +140,10 @@ def _draw_rows(rows: Sequence[Json], ax: Axes) -> None:
 
 
 def _label_rows(rows: Sequence[Json], ax: Axes) -> None:
-    """Writes each row's name beside its marker; a line leads from one that had to go farther away."""
-    from matplotlib.patheffects import withStroke
-
+    """Writes each row's name beside its marker."""
     shown = _measured(rows)
-    figure = ax.get_figure(root=True)
-    if figure is None or not shown:
-        return
-    ax.autoscale(False)
-    scale = figure.dpi / 72  # pixels per point
-    points = [tuple(ax.transData.transform((row["compiled_temp_bytes"] / MEGABYTE, _height(row)))) for row in shown]
-    halo = [withStroke(linewidth=2.5, foreground="white")]  # keeps letters clear of grid lines
-    texts = [ax.text(0, 0, row["strategy"], fontsize=8.5, transform=None, zorder=4, path_effects=halo) for row in shown]
-    extents = [text.get_window_extent() for text in texts]
-    frame = ax.get_window_extent()
-    bounds = Box(frame.x0, frame.y0, frame.width, frame.height)
-    marker = 5.5 * scale
-    boxes = place_labels(points, [(e.width, e.height) for e in extents], bounds, marker=marker, gap=2 * scale)
-    for text, box, point in zip(texts, boxes, points, strict=True):
-        inverse = ax.transData.inverted()
-        text.set_transform(ax.transData)
-        text.set_position(tuple(inverse.transform((box.left, box.bottom))))
-        text.set_verticalalignment("bottom")
-        nearest = (
-            min(max(point[0], box.left), box.left + box.width),
-            min(max(point[1], box.bottom), box.bottom + box.height),
-        )
-        away = ((nearest[0] - point[0]) ** 2 + (nearest[1] - point[1]) ** 2) ** 0.5
-        if away > 2.5 * marker:
-            (x0, y0), (x1, y1) = inverse.transform((point, nearest))
-            ax.plot([x0, x1], [y0, y1], color=_MUTED, linewidth=0.7, zorder=2)
+    points = [(row["compiled_temp_bytes"] / MEGABYTE, _height(row)) for row in shown]
+    label_points(ax, points, [row["strategy"] for row in shown])
 
 
 def _draw_timelines(plans: Sequence[Json], axes: Sequence[Axes], columns: int) -> None:

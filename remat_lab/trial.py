@@ -157,6 +157,24 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def run_rows(job: Job, entries: list[Entry], rounds: int) -> list[Row]:
+    """Runs compiled rows, the first of which is plain JAX: checks each against it, then times all in alternation."""
+    references = References(job, entries[0])
+    checked = [check_row(job, entry, references) for entry in entries]
+    return time_rows(job, checked, references, rounds)
+
+
+def relative_flops(entries: list[Entry]) -> list[Row]:
+    """The rows, each with its FLOPs relative to those of the first, plain JAX."""
+    base = entries[0].compiled.flops if entries[0].compiled is not None else None
+    return [
+        replace(entry.row, compiled_extra_flops_ratio=entry.row.compiled_flops / base - 1)
+        if entry.row.compiled_flops is not None and base
+        else entry.row
+        for entry in entries
+    ]
+
+
 def time_rows(job: Job, entries: list[Entry], references: References, rounds: int) -> list[Row]:
     """Times all rows in alternation, and fills in what is relative to plain JAX."""
     plain = entries[0]
@@ -173,15 +191,12 @@ def time_rows(job: Job, entries: list[Entry], references: References, rounds: in
 
     job.report.start(f"time {len(thunks)} programs in alternation")
     seconds = time_alternated(thunks, rounds=rounds, progress=say) if rounds > 0 else {}
-    base_flops = plain.compiled.flops if plain.compiled is not None else None
     ratios = {
         name: sorted(a / b for a, b in zip(mine, seconds[plain.row.strategy], strict=True)) for name, mine in seconds.items()
     }
     rows: list[Row] = []
-    for entry in entries:
-        row, mine = entry.row, ratios.get(entry.row.strategy)
-        if row.compiled_flops is not None and base_flops:
-            row = replace(row, compiled_extra_flops_ratio=row.compiled_flops / base_flops - 1)
+    for row in relative_flops(entries):
+        mine = ratios.get(row.strategy)
         if mine:
             first, _, third = statistics.quantiles(mine, n=4, method="inclusive") if len(mine) > 1 else mine * 3
             row = replace(

@@ -1,0 +1,107 @@
+"""What the commands of the command line share: options, the way from a name to a model, tables, and errors in plain words."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from remat_lab.models import Model
+    from solvers.errors import InfeasibleBudget
+
+BUDGETS = ("0.7", "0.5", "0.3")
+BUDGET_HELP = 'Bytes with a unit ("600MiB"), or a fraction of the keep-all peak ("0.5").'
+SOLVE_HELP = f"{BUDGET_HELP} No limit by default."
+ModelName = Annotated[
+    str, typer.Option("--model", "-m", metavar="NAME", help="A built-in model, or module:function for your own factory.")
+]
+Depth = Annotated[int | None, typer.Option(metavar="N", help="The model's option of that name.")]
+Batch = Annotated[int | None, typer.Option(metavar="N", help="The model's option of that name.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other option of the model; repeatable.")
+]
+SolverName = Annotated[str, typer.Option(metavar="NAME", help="Solver of the plan; auto chooses.")]
+TimeLimit = Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="For each plan.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the arrays and of the solver.")]
+Workers = Annotated[int | None, typer.Option(min=1, metavar="N", help="Threads of the solver; all cores by default.")]
+
+
+def build(model: str, depth: int | None, batch: int | None, settings: list[str] | None) -> Model:
+    """The model with the options that were given, named after both."""
+    from dataclasses import replace
+
+    from remat_lab.errors import InvalidArgument
+    from remat_lab.models import build
+
+    given: dict[str, Any] = {key: value for key, value in (("depth", depth), ("batch", batch)) if value is not None}
+    for setting in settings or ():
+        key, separator, text = setting.partition("=")
+        if not separator or not key.strip().isidentifier():
+            raise InvalidArgument(f"--set {setting!r} is not of the form key=value")
+        try:
+            given[key.strip()] = ast.literal_eval(text.strip())
+        except (ValueError, SyntaxError):
+            given[key.strip()] = text
+    made = build(model, given)
+    return replace(made, name=" ".join([model, *(f"{key}={value}" for key, value in given.items())]))
+
+
+def show(data: dict[str, Any]) -> None:
+    """The table as wide as the terminal, or plain and wide enough in a file."""
+    from rich.console import Console
+
+    from remat_lab.report import as_text, print_comparison
+
+    if sys.stdout.isatty():
+        print_comparison(data, Console())
+    else:
+        typer.echo(as_text(data))
+
+
+@contextmanager
+def friendly(context: typer.Context) -> Iterator[None]:
+    """Turns errors into a line or two on the error stream: exit code 2 for what the user can mend, 1 for the rest."""
+    from remat_lab.errors import RematLabError
+    from solvers.errors import InfeasibleBudget, SolverError
+
+    if context.obj and context.obj.get("traceback"):
+        yield
+        return
+    try:
+        yield
+    except typer.Exit:
+        raise
+    except InfeasibleBudget as error:
+        _fail(2, *_explain(error))
+    except (SolverError, RematLabError) as error:
+        _fail(2, str(error))
+    except OSError as error:
+        _fail(2, f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
+    except KeyboardInterrupt:
+        _fail(130, "interrupted")
+    except Exception as error:
+        first = str(error).strip().partition("\n")[0]
+        _fail(1, f"{type(error).__name__}: {first}", "For the whole traceback: remat-lab --traceback ...")
+
+
+def _explain(error: InfeasibleBudget) -> tuple[str, str]:
+    """What is wrong, and what to do: one line each."""
+    from remat_lab.units import near, size, sufficient_size
+
+    proof = "proven impossible" if error.proven else "no plan found"
+    return (
+        f"a budget of {size(error.budget)} is too small ({proof}, relative to {error.relative_to}): the smallest known to work "
+        f"is {size(error.minimum)}, and none below {size(error.lower_bound)} can, because of {near(error.name)}",
+        f"Ask for at least --budget {sufficient_size(error.minimum)}, or make the problem smaller (a smaller batch, say).",
+    )
+
+
+def _fail(code: int, *lines: str) -> NoReturn:
+    for position, line in enumerate(lines):
+        typer.echo(line if position else f"remat-lab: {line}", err=True)
+    raise typer.Exit(code)
