@@ -50,9 +50,13 @@ def flops(eqn: _compat.Equation) -> float:
     return float(sum(_elements(v.aval) for v in (*eqn.invars, *eqn.outvars)))
 
 
-def add_rule(primitive: str, rule: Callable[[_compat.Equation], float]) -> None:
-    """Gives a primitive a rule for its FLOPs."""
+def add_rule(
+    primitive: str, rule: Callable[[_compat.Equation], float], inside: Callable[[_compat.Equation], float] | None = None
+) -> None:
+    """Gives a primitive a rule for its FLOPs, and if it is a loop for the bytes that its trips read and write."""
     _RULES[primitive] = rule
+    if inside is not None:
+        _BYTES_INSIDE[primitive] = inside
 
 
 def has_rule(eqn: _compat.Equation) -> bool:
@@ -91,12 +95,16 @@ def loop_bytes(eqn: _compat.Equation) -> int:
 
     A scan's trips are in the program; of a `while` one is counted, and of a branch's arms the one that moves most.
     """
+    rule = _BYTES_INSIDE.get(eqn.primitive.name)
+    if rule is not None:
+        return int(rule(eqn))
     trips = int(eqn.params["length"]) if eqn.primitive.name == "scan" else 1
-    bodies = [sum(_bytes_inside(inner) for inner in body.eqns) for body in _compat.sub_jaxprs(eqn)]
+    bodies = [sum(bytes_inside(inner) for inner in body.eqns) for body in _compat.sub_jaxprs(eqn)]
     return trips * max(bodies, default=0)
 
 
-def _bytes_inside(eqn: _compat.Equation) -> int:
+def bytes_inside(eqn: _compat.Equation) -> int:
+    """Bytes that one equation of a loop's body reads and writes; 0 if it is computed inside others."""
     if _compat.sub_jaxprs(eqn):
         return loop_bytes(eqn)
     return 0 if eqn.primitive.name in FUSIBLE else moved_bytes(eqn)
@@ -183,6 +191,7 @@ _BOOKKEEPING = frozenset(
     platform_index reshard to_edtype with_memory_space_constraint""".split()
 )
 
+_BYTES_INSIDE: dict[str, Callable[[_compat.Equation], float]] = {}
 _RULES: dict[str, Callable[[_compat.Equation], float]] = {
     **dict.fromkeys(ELEMENTWISE, _out),
     **dict.fromkeys(MOVEMENT | VIEWS | _BOOKKEEPING, _zero),

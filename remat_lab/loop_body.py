@@ -231,8 +231,12 @@ class Body:
 
     def flops(self, available: Iterable[int], atoms: Iterable[Any]) -> float:
         """FLOPs of computing values from those available."""
+        return self.total(available, atoms, costs.flops)
+
+    def total(self, available: Iterable[int], atoms: Iterable[Any], of: Callable[[_compat.Equation], float]) -> float:
+        """The sum of a measure of the equations that compute values from those available."""
         needed = _needed(self.program, list(atoms), frozenset(available) | set(self.program.constants))
-        return sum(costs.flops(self.program.equations[k].eqn) for k in needed)
+        return sum(of(self.program.equations[k].eqn) for k in needed)
 
 
 def body_of(loop: Loop, moving: Moving) -> Body:

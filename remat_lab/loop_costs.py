@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 import jax
 
 from remat_lab import _compat, costs
-from remat_lab.loop_body import Body, body_of
+from remat_lab.loop import PlannedLoop
+from remat_lab.loop_body import Moving, body_of
 from remat_lab.loop_primitives import backward_p, loop_p, tangent_p
 
 PASSES = frozenset({loop_p.name, backward_p.name, tangent_p.name})
@@ -28,59 +30,59 @@ def _written_out(primitive: Any, params: tuple[tuple[str, Any], ...], shapes: tu
     return jax.make_jaxpr(lambda *operands: primitive.impl(*operands, **dict(params)))(*shapes)
 
 
-def step_flops(body: Body) -> float:
-    """FLOPs of one step forward, with what all steps share computed before."""
-    return body.flops(_given(body), [*body.outputs[0], *body.outputs[1]])
+Measure = Callable[[_compat.Equation], float]
 
 
-def recomputation_flops(body: Body, tier: float) -> float:
-    """FLOPs per step of computing what the backward pass reads from what a tier keeps."""
-    return body.flops((*body.kept(tier), *body.inputs[2], *body.pinned, *body.constant), body.frontier)
+def pass_costs(planned: PlannedLoop, moving: Moving, of: Measure = costs.flops) -> tuple[float, float]:
+    """What the forward and the backward pass of a planned loop cost, each step counted as often as the nest runs it.
 
-
-def _given(body: Body) -> tuple[int, ...]:
-    return (*body.inputs[1], *body.inputs[2], *body.constant)
-
-
-def _loop_flops(eqn: _compat.Equation) -> float:
-    planned, moving = eqn.params["planned"], eqn.params["moving"]
-    if moving is None:
-        return planned.loop.length * sum(costs.flops(inner) for inner in planned.loop.body.eqns)
-    body = body_of(planned.loop, moving)
-    shared = body.flops(body.inputs[0], body.hoisted)
-    atoms = [*body.outputs[0], *body.outputs[1], *body.pinned]
-    kept = planned.nest.blocks[-1] if planned.nest.direct else 0
-    plain = (planned.loop.length - kept) * body.flops(_given(body), atoms)
-    return _mapped(eqn) * (shared + plain + (kept and kept * body.flops(_given(body), [*atoms, *_kept(planned, body)])))
-
-
-def _backward_flops(eqn: _compat.Equation) -> float:
-    planned = eqn.params["planned"]
-    body, nest = body_of(planned.loop, eqn.params["moving"]), planned.nest
+    Args:
+        planned: the loop and its nest.
+        moving: which operands gradients are taken of, or flow through.
+        of: the cost of one equation; FLOPs by default.
+    """
+    body, nest = body_of(planned.loop, moving), planned.nest
+    kept = body.kept(planned.tier if nest.keeps else math.inf)
+    before = {*body.inputs[1], *body.inputs[2], *body.constant}
+    given = {*before, *body.pinned}
+    there = {*body.constant, *body.inputs[2], *body.inputs[3], *body.inputs[4], *body.pinned, *kept}
+    results = [*body.outputs[0], *body.outputs[1], *body.pinned]
+    shared = body.total(body.inputs[0], body.hoisted, of)
+    direct = nest.blocks[-1] if nest.direct else 0
+    forward = shared + (nest.length - direct) * body.total(before, results, of)
+    if direct:
+        forward += direct * body.total(before, [*results, *kept], of)
     starts = [0, *accumulate(nest.blocks)]
     advanced = sum(starts[replay.block] - starts[replay.start] for replay in nest.backward)
     replayed = sum(nest.blocks[replay.block] for replay in nest.backward)
-    kept = _kept(planned, body)
-    given = (*_given(body), *body.pinned)
-    total = body.flops(body.inputs[0], body.hoisted)
-    total += advanced * body.flops(given, body.outputs[0])
-    total += replayed * body.flops(given, [*body.outputs[0], *kept])
-    known = (*kept, *body.inputs[2], *body.inputs[3], *body.inputs[4], *body.pinned, *body.constant)
-    return _mapped(eqn) * (total + nest.length * body.flops(known, [atom for part in body.outputs[2:] for atom in part]))
+    gradients = [atom for part in body.outputs[2:] for atom in part]
+    backward = shared + nest.length * body.total(there, gradients, of)
+    if replayed:
+        backward += replayed * body.total(given, [*body.outputs[0], *kept], of)
+    if advanced:
+        backward += advanced * body.total(given, body.outputs[0], of)
+    return forward, backward
 
 
-def _tangent_flops(eqn: _compat.Equation) -> float:
-    return 3 * _loop_flops(eqn)  # written out by jax.jvp: the step, and about twice its operations for the tangents
+def _rule(of: Measure, part: int) -> Measure:
+    """The rule of one of the two passes; mapped passes cost as much for each element."""
+
+    def rule(eqn: _compat.Equation) -> float:
+        planned, moving = eqn.params["planned"], eqn.params["moving"]
+        if moving is None:
+            return planned.loop.length * sum(of(inner) for inner in planned.loop.body.eqns)
+        mapped = math.prod(axis.size for axis in eqn.params.get("axes", ()))
+        return mapped * pass_costs(planned, moving, of)[part]
+
+    return rule
 
 
-def _kept(planned: Any, body: Body) -> tuple[int, ...]:
-    return body.kept(planned.tier if planned.nest.keeps else math.inf)
+def _tangent(of: Measure) -> Measure:
+    """Written out by `jax.jvp`: the step, and about twice its operations for the tangents."""
+    forward = _rule(of, 0)
+    return lambda eqn: 3 * forward(eqn)
 
 
-def _mapped(eqn: _compat.Equation) -> int:
-    return math.prod(axis.size for axis in eqn.params.get("axes", ()))
-
-
-costs.add_rule(loop_p.name, _loop_flops)
-costs.add_rule(backward_p.name, _backward_flops)
-costs.add_rule(tangent_p.name, _tangent_flops)
+costs.add_rule(loop_p.name, _rule(costs.flops, 0), _rule(costs.bytes_inside, 0))
+costs.add_rule(backward_p.name, _rule(costs.flops, 1), _rule(costs.bytes_inside, 1))
+costs.add_rule(tangent_p.name, _tangent(costs.flops), _tangent(costs.bytes_inside))
