@@ -2,30 +2,36 @@
 
 A policy plan divides the forward pass into segments, keeps what crosses their boundaries and a set of further values, and
 replays a whole segment when the backward pass reaches it. That is less than an arbitrary schedule can do, and all that nested
-checkpoints with named values can. Candidates are segments of even weight and trees of segments (Chen et al. 2016, sections 4
-and 4.3), each with values kept by cost per byte; the best is improved by local search, every step judged by exact simulation.
-Not optimal; `Solution.lower_bound` is the trivial one.
+checkpoints with named values can.
+
+Which cuts and values is found by the search of `segment_anneal`, or as in Chen et al. (2016), see `segment_forms`. Not optimal;
+`Solution.lower_bound` is the trivial one. How much is tried is counted in plans judged, so a search ends at the same place on
+any machine unless its time limit is reached.
 """
 
 from __future__ import annotations
 
-import math
-import random
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from solvers.bounds import infeasible
 from solvers.graph import Graph
 from solvers.replay import replay
-from solvers.schedule import Schedule
-from solvers.segments import Forward, Segment, even_cuts, flat, nested
-from solvers.simulate import simulate
+from solvers.segment_anneal import Run, Space
+from solvers.segment_forms import Candidate, Form, recursive, square_root
+from solvers.segments import Forward, Segment, flat
 from solvers.solution import Options, Solution, Status, make_solution
 
-_SHARES = (0.0, 0.1, 0.2, 0.35, 0.5, 0.75)
-_PATIENCE = 3000  # fruitless moves before the local search gives up
+FORMS: dict[str, Form | None] = {
+    "auto": None,
+    "sqrt": square_root,
+    "recursive": recursive,
+}
+"""Strategies by name: a search, or the candidates of one of Chen et al. (2016)."""
+
+EFFORTS = {"quick": 2, "full": 40}
+"""Runs of annealing at most, by name of an effort. Each ends a search early once several have gained less than 0.1 %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +51,6 @@ class SegmentPlan:
     solution: Solution
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    cuts: tuple[int, ...]
-    keep: frozenset[int]
-    tree: Segment | None = None
-
-
 def search(
     graph: Graph,
     budget: int | None,
@@ -60,163 +59,102 @@ def search(
     keepable: frozenset[int],
     always: frozenset[int] = frozenset(),
     form: str = "auto",
+    effort: str = "quick",
 ) -> SegmentPlan:
-    """The cheapest plan of segments and kept values found within a budget.
+    """The cheapest plan of segments and kept values found within a budget; see `SegmentSearch`."""
+    return SegmentSearch(graph, keepable=keepable, always=always).find(budget, options, form=form, effort=effort)
+
+
+class SegmentSearch:
+    """A search that remembers the plans it judged, for one budget after another.
 
     Args:
         graph: a training graph.
-        budget: bytes; None for the lowest peak found.
-        options: time limit and seed.
         keepable: nodes that may be kept inside a segment.
         always: nodes that must be.
-        form: one of `FORMS`: all candidates and a local search, or only those of one strategy of Chen et al. (2016).
+        settle: from the forward steps to where each cut 0..len between them would really be made.
 
     Raises:
-        InfeasibleBudget: if no candidate fits, with the smallest peak among them.
         UnsupportedGraph: if the graph has no backward pass.
     """
-    began = time.perf_counter()
-    base = Forward.of(graph)
-    always |= frozenset(v for v in base.kept if not graph.may_recompute(v) or v in keepable)
-    found: dict[_Candidate, tuple[float, int, list[int]]] = {}
 
-    def judge(candidate: _Candidate) -> tuple[float, int, list[int]]:
-        if candidate not in found:
-            forward = _forward(base, always | candidate.keep)
-            order = replay(forward, candidate.tree or flat(forward, candidate.cuts))
-            result = simulate(graph, Schedule.from_order(graph, order))
-            found[candidate] = (result.cost, result.peak, order)
-        return found[candidate]
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        keepable: frozenset[int],
+        always: frozenset[int] = frozenset(),
+        settle: Callable[[Sequence[int]], Sequence[int]] | None = None,
+    ):
+        base = Forward.of(graph)
+        always |= frozenset(v for v in base.kept if not graph.may_recompute(v) or v in keepable)
+        self.graph, self.keepable = graph, keepable
+        self.space = Space(Forward(graph, base.steps, base.late, always), keepable, settle)
 
-    def key(candidate: _Candidate) -> tuple[float, float]:
-        cost, peak, _ = judge(candidate)
-        return (peak, cost) if budget is None else (cost, peak)
+    def find(self, budget: int | None, options: Options, *, form: str = "auto", effort: str = "quick") -> SegmentPlan:
+        """The cheapest plan found within a budget.
 
-    def fits(candidate: _Candidate) -> bool:
-        return budget is None or judge(candidate)[1] <= budget
+        Args:
+            budget: bytes; None for the lowest peak found.
+            options: seed, and a time limit that ends the search early.
+            form: one of `FORMS`.
+            effort: one of `EFFORTS`.
 
-    status = Status.FEASIBLE
-    best: _Candidate | None = None
-    try:
-        for candidate in FORMS[form](base, keepable):
-            if fits(candidate) and (best is None or key(candidate) < key(best)):
-                best = candidate
-            if time.perf_counter() - began > options.time_limit / 2 and best is not None:
-                break
-        if best is not None and form == "auto":
-            chance = random.Random(options.seed)
-            fruitless = 0
-            while fruitless < _PATIENCE and time.perf_counter() - began < options.time_limit:
-                candidate = _move(base, keepable, best, chance)
-                if fits(candidate) and key(candidate) < key(best):
-                    best, fruitless = candidate, 0
-                else:
-                    fruitless += 1
-    except KeyboardInterrupt:
+        Raises:
+            InfeasibleBudget: if no candidate fits, with the smallest peak found.
+        """
+        began = time.perf_counter()
+        run = Run(self.space, budget, options, began + options.time_limit)
+        candidates = FORMS[form]
+        status = Status.FEASIBLE
+        try:
+            if candidates is not None:
+                for candidate in candidates(self.space.cuts):
+                    run.try_out(candidate)
+            else:
+                run.search(EFFORTS[effort])
+        except KeyboardInterrupt:
+            if run.best is None:
+                raise
+            status = Status.INTERRUPTED
+        best = run.best
         if best is None:
-            raise
-        status = Status.INTERRUPTED
-    if best is None:
-        peaks = [peak for _, peak, _ in found.values()]
-        raise infeasible(graph, budget if budget is not None else 0, known_peaks=peaks)
-    forward = _forward(base, always | best.keep)
-    solution = make_solution(
-        graph,
-        judge(best)[2],
-        solver="segments",
-        budget=budget,
-        seconds=time.perf_counter() - began,
-        status=status,
-        scope="any schedule",
-    )
-    return SegmentPlan(best.tree or flat(forward, best.cuts), (always | best.keep) & keepable, forward, solution)
+            best = self._smallest(candidates, options)
+            if budget is not None and self.space.judge(best).peak > budget:
+                raise infeasible(self.graph, budget, known_peaks=[self.space.judge(best).peak])
+        best = self._without_idle_names(best)
+        self.space.solved.append(best)
+        return self._plan(best, budget, began, status)
 
+    def _smallest(self, candidates: Form | None, options: Options) -> Candidate:
+        """The smallest peak, which an error may name: the same for every budget."""
+        run = Run(self.space, None, options, time.perf_counter() + options.time_limit)
+        if candidates is None:
+            run.search(EFFORTS["quick"])
+        for candidate in candidates(self.space.cuts) if candidates is not None else ():
+            run.try_out(candidate)
+        return run.best or run.everything
 
-def _forward(base: Forward, keep: frozenset[int]) -> Forward:
-    return Forward(base.graph, base.steps, base.late, keep)
+    def _without_idle_names(self, best: Candidate) -> Candidate:
+        """Keeps by name only what has to be: what crosses a cut is kept anyway."""
+        for v in sorted(best.keep):
+            other = replace(best, keep=best.keep - {v})
+            was, now = self.space.judge(best), self.space.judge(other)
+            if (now.cost, now.peak) == (was.cost, was.peak):
+                best = other
+        return best
 
-
-def _starts(base: Forward, keepable: frozenset[int]) -> Iterator[_Candidate]:
-    """One segment, then even segments at articulation points with more and more kept, then trees of segments."""
-    ranked = _by_worth(base, keepable)
-    total = sum(_charge(base.graph, v) for v in ranked)
-    weights = [0, *accumulate(base.held)]
-    yield _Candidate((), frozenset())
-    points = base.articulation_points
-    counts = sorted({2, 3, *(round(len(points) * share) + 1 for share in (0.1, 0.2, 0.35, 0.5, 0.7, 1.0))})
-    for share in _SHARES:
-        keep = _worthiest(base.graph, ranked, share * total)
-        for pieces in counts:
-            yield _Candidate(tuple(even_cuts(points, weights, pieces, 0, len(base))), keep)
-    for ways in (2, 3, 4):
-        for depth in (2, 3, 5):
-            for cuts in (points, base.all_cuts):
-                tree = nested(base, _splitter(cuts, weights, ways, depth))
-                yield _Candidate((), frozenset(), tree)
-
-
-def _square_root(base: Forward, keepable: frozenset[int]) -> Iterator[_Candidate]:
-    points, weights = base.articulation_points, [0, *accumulate(base.held)]
-    yield _Candidate(tuple(even_cuts(points, weights, math.isqrt(len(points) + 1), 0, len(base))), frozenset())
-
-
-def _recursive(base: Forward, keepable: frozenset[int]) -> Iterator[_Candidate]:
-    weights = [0, *accumulate(base.held)]
-    for depth in range(1, len(base).bit_length() + 1):
-        tree = nested(base, _splitter(base.articulation_points, weights, 2, depth))
-        yield _Candidate((), frozenset(), tree)
-
-
-def _splitter(cuts: Sequence[int], weights: list[int], ways: int, depth: int) -> Callable[[int, int, int], list[int]]:
-    def split(start: int, stop: int, level: int) -> list[int]:
-        return [] if level == depth else even_cuts(cuts, weights, ways, start, stop)
-
-    return split
-
-
-def _move(base: Forward, keepable: frozenset[int], best: _Candidate, chance: random.Random) -> _Candidate:
-    """A neighbour: a cut added, removed or shifted, or a value kept, dropped or exchanged."""
-    points = base.articulation_points
-    cuts, keep = set(best.cuts), set(best.keep)
-    options = [v for q, v in enumerate(base.steps) if base.replayed[q] and v in keepable]
-    if best.tree is None and points and chance.random() < 0.4:
-        kind = chance.randrange(3)
-        if kind and cuts:
-            cuts.discard(chance.choice(sorted(cuts)))
-        if kind != 1:
-            cuts.add(chance.choice(points))
-    elif options:
-        kind = chance.randrange(3)
-        if kind and keep:
-            keep.discard(chance.choice(sorted(keep)))
-        if kind != 1:
-            keep.add(chance.choice(options))
-    return _Candidate(tuple(sorted(cuts)), frozenset(keep), best.tree)
-
-
-def _by_worth(base: Forward, keepable: frozenset[int]) -> list[int]:
-    """Values that may be kept, the most cost per byte first."""
-    graph = base.graph
-    values = [v for q, v in enumerate(base.steps) if base.replayed[q] and v in keepable and _charge(graph, v)]
-    return sorted(values, key=lambda v: (-graph.nodes[v].cost / _charge(graph, v), v))
-
-
-def _charge(graph: Graph, v: int) -> int:
-    return sum(graph.nodes[w].charge for w in graph.written(v))
-
-
-def _worthiest(graph: Graph, ranked: list[int], room: float) -> frozenset[int]:
-    chosen: list[int] = []
-    for v in ranked:
-        if _charge(graph, v) <= room:
-            room -= _charge(graph, v)
-            chosen.append(v)
-    return frozenset(chosen)
-
-
-FORMS: dict[str, Callable[[Forward, frozenset[int]], Iterator[_Candidate]]] = {
-    "auto": _starts,
-    "sqrt": _square_root,
-    "recursive": _recursive,
-}
-"""Candidates by name of a strategy."""
+    def _plan(self, best: Candidate, budget: int | None, began: float, status: Status) -> SegmentPlan:
+        base = self.space.base
+        forward = Forward(base.graph, base.steps, base.late, base.kept | best.keep)
+        tree = best.tree or flat(forward, best.cuts)
+        solution = make_solution(
+            self.graph,
+            replay(forward, tree),
+            solver="segments",
+            budget=budget,
+            seconds=time.perf_counter() - began,
+            status=status,
+            scope="any schedule",
+        )
+        return SegmentPlan(tree, forward.kept & self.keepable, forward, solution)
