@@ -26,7 +26,7 @@ from remat_lab.steps import CostRule as CostRule
 from remat_lab.steps import Fused as Fused
 from remat_lab.steps import Group as Group
 from remat_lab.steps import Step, assemble, base_values, closure, is_view
-from remat_lab.workspace import convolution_copies, random_bits_copies
+from remat_lab.workspace import step_copies
 
 _LARGE_BYTES = 100_000
 
@@ -52,7 +52,7 @@ def fuse(program: Program, *, primal_outputs: int = 0, cost: CostRule = costs.CP
     for k, is_root in enumerate(written):
         if is_root:
             inside, _ = closure(program, written, (k,))
-            workspace = max(_workspace(program, base, readers, e) for e in inside)
+            workspace = max(step_copies(program, inside), *(_workspace(program, base, readers, e) for e in inside))
             sizes = dict.fromkeys(free.intersection(program.equations[k].outs), 0)
             steps.append(Step((k,), workspace=max(0, workspace - shared.get(k, 0)), sizes=sizes))
     return assemble(program, steps, primal_outputs=primal_outputs, cost=cost)
@@ -153,12 +153,8 @@ def _elements(program: Program, value: int) -> int:
 
 
 def _workspace(program: Program, base: list[int], readers: dict[int, list[int]], k: int) -> int:
-    """Bytes that an equation needs while it runs: the peak of a loop's or branch's body, or copies that the backend makes."""
+    """Bytes that an equation needs while it runs: the peak of a loop's or branch's body."""
     eqn = program.equations[k].eqn
-    if eqn.primitive.name == "conv_general_dilated":
-        return convolution_copies(eqn)
-    if eqn.primitive.name in ("random_bits", "threefry2x32"):
-        return random_bits_copies(eqn)
     if eqn.primitive.name in PASSES:
         body = flatten(written_out(eqn))
         return body_peak(fuse(body, owned=True), dying_operands(program, base, readers, k))
