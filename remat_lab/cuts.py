@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate
 
 from remat_lab import _compat
@@ -14,10 +15,7 @@ from solvers.segments import Segment
 
 def regions_of(forward: Program, found: SegmentPlan, values_of: dict[int, tuple[int, ...]]) -> Region:
     """Segments of the graph as ranges of the forward program's equations."""
-    ends, settled = [0], settled_cuts(forward)
-    for v in found.forward.steps:
-        place = max((forward.producer[value] + 1 for value in values_of.get(v, ())), default=0)
-        ends.append(max(ends[-1], settled[place]))
+    ends = _ends(forward, found.forward.steps, values_of)
 
     def region(segment: Segment, start: int, stop: int) -> Region:
         edges = [start, *(ends[child.stop] for child in segment.children[:-1]), stop]
@@ -25,6 +23,25 @@ def regions_of(forward: Program, found: SegmentPlan, values_of: dict[int, tuple[
         return Region(start, stop, tuple(children) if len(children) > 1 else ())
 
     return region(found.tree, 0, len(forward.equations))
+
+
+def settle(forward: Program, steps: Sequence[int], values_of: dict[int, tuple[int, ...]]) -> list[int]:
+    """For each cut between steps of the graph, the last one that is the same place in the forward program."""
+    ends = _ends(forward, steps, values_of)
+    moved = list(range(len(ends)))
+    for cut in reversed(range(len(ends) - 1)):
+        if ends[cut] == ends[cut + 1]:
+            moved[cut] = moved[cut + 1]
+    return moved
+
+
+def _ends(forward: Program, steps: Sequence[int], values_of: dict[int, tuple[int, ...]]) -> list[int]:
+    """For each cut between steps of the graph, how many equations of the forward program come before it."""
+    ends, settled = [0], settled_cuts(forward)
+    for v in steps:
+        place = max((forward.producer[value] + 1 for value in values_of.get(v, ())), default=0)
+        ends.append(max(ends[-1], settled[place]))
+    return ends
 
 
 def settled_cuts(forward: Program) -> list[int]:

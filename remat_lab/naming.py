@@ -20,6 +20,9 @@ from remat_lab import _compat
 from remat_lab.choices import ELEMENTWISE, REDUCED
 from remat_lab.flatten import Equation
 
+_ASKED: dict[Any, bool] = {}
+_MOST_ASKED = 4096
+
 
 def bind_named(q: Equation, values: Sequence[Any], names: Sequence[str | None], *, kept: bool = True) -> list[Any]:
     """Runs an equation; results with a name carry it, in the derivative too.
@@ -55,12 +58,34 @@ def _derivative_reads_results(q: Equation, values: Sequence[Any]) -> bool:
         return False  # its residuals are what the user's forward rule returns
     if q.name in ELEMENTWISE | REDUCED:
         return False  # the rule compares results with operands, so it must read them as computed from the same operands
-    inexact = [i for i, x in enumerate(values) if _is_differentiable(x)]
+    inexact = tuple(i for i, x in enumerate(values) if _is_differentiable(x))
     if not inexact:
         return False
+    # Networks repeat themselves, and so do several traces of one: rules are asked once for each kind of equation.
+    key = _kind(q, values)
+    if key is not None and key in _ASKED:
+        return _ASKED[key]
     jaxpr = _derivative(q, values, inexact)
     results = jaxpr.outvars[: len(q.outs)]
-    return any(result is v for eqn in jaxpr.eqns for v in eqn.invars for result in results)
+    answer = any(result is v for eqn in jaxpr.eqns for v in eqn.invars for result in results)
+    if key is not None:
+        if len(_ASKED) >= _MOST_ASKED:
+            _ASKED.clear()
+        _ASKED[key] = answer
+    return answer
+
+
+def _kind(q: Equation, values: Sequence[Any]) -> Any | None:
+    """Equal for equations with the same derivative rule and types; None where that cannot be told."""
+    if any(map(callable, q.eqn.params.values())) or _compat.sub_jaxprs(q.eqn):
+        return None
+    params = tuple(sorted(q.eqn.params.items(), key=lambda item: item[0]))
+    key = (q.eqn.primitive, params, tuple(map(jax.typeof, values)), _compat.context_key(q.eqn))
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
 
 
 def _derivative(q: Equation, values: Sequence[Any], moving: Sequence[int]) -> Any:

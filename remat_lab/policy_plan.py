@@ -10,7 +10,7 @@ import jax
 
 from remat_lab import _compat, costs
 from remat_lab.budget import parse_budget
-from remat_lab.cuts import regions_of
+from remat_lab.cuts import regions_of, settle
 from remat_lab.errors import InvalidArgument, RematLabError
 from remat_lab.flatten import Program, flatten
 from remat_lab.fuse import Fused, fuse
@@ -21,7 +21,7 @@ from remat_lab.selection import Selection, select_values
 from solvers.bounds import infeasible
 from solvers.errors import InfeasibleBudget
 from solvers.schedule import Schedule
-from solvers.segment_search import FORMS, SegmentPlan, search
+from solvers.segment_search import EFFORTS, FORMS, SegmentPlan, SegmentSearch
 from solvers.simulate import keep_all_peak, simulate
 from solvers.solution import Options, Solution
 
@@ -81,7 +81,8 @@ def plan_policy(
     differentiated: Sequence[int] | None = None,
     must_save: Selection = (),
     must_recompute: Selection = (),
-    time_limit: float = 10.0,
+    effort: str = "quick",
+    time_limit: float = 20.0,
     seed: int = 0,
 ) -> PolicyPlan:
     """Plans a flat function: which regions to checkpoint and what to name.
@@ -95,15 +96,18 @@ def plan_policy(
         differentiated: positions of the arguments that gradients are taken of; all floating-point ones by default.
         must_save: what is always kept, as the user's checkpoint names or a predicate of `Candidate`.
         must_recompute: what is never kept, likewise.
-        time_limit: seconds for the search.
+        effort: of the search, one of `solvers.segment_search.EFFORTS`; what it finds does not depend on the clock ...
+        time_limit: ... unless it takes longer than this, in seconds.
         seed: of the search.
 
     Raises:
         InfeasibleBudget: if no plan of this form fits.
-        InvalidArgument: if a name is not in the program, or the solver makes no plans of this form.
+        InvalidArgument: if a name is not in the program, the solver makes no plans of this form, or there is no such effort.
     """
     if solver not in FORMS:
         raise InvalidArgument(f"solver={solver!r} makes no plans for jax.checkpoint: choose one of {', '.join(FORMS)}")
+    if effort not in EFFORTS:
+        raise InvalidArgument(f"effort={effort!r} is unknown: choose one of {', '.join(EFFORTS)}")
     forward = forward_program(run, values).program
     differentiated = _inexact(forward, differentiated)
     fused = _differentiate(forward, Emitter(forward, Layout(_whole(forward), _all_names(forward))), differentiated)
@@ -116,28 +120,29 @@ def plan_policy(
     values_of = _forward_values(forward, fused)
     saved, dropped = select_values(forward, must_save), select_values(forward, must_recompute)
     options = Options(time_limit=time_limit / _ROUNDS, seed=seed)
-    target, best = budget_bytes, None
-    for _ in range(_ROUNDS):
+    segments = SegmentSearch(
+        fused.graph,
+        keepable=frozenset(v for v, made in values_of.items() if not dropped.intersection(made)),
+        always=frozenset(v for v, made in values_of.items() if saved.intersection(made)),
+        settle=lambda steps: settle(forward, steps, values_of),
+    )
+    asked, rounds = budget_bytes, 0
+    while True:
         try:
-            found = search(
-                fused.graph,
-                target,
-                options,
-                keepable=frozenset(v for v, made in values_of.items() if not dropped.intersection(made)),
-                always=frozenset(v for v, made in values_of.items() if saved.intersection(made)),
-                form=solver,
-            )
+            found = segments.find(asked, options, form=solver, effort=effort)
         except InfeasibleBudget:
-            if best is None:
+            if asked is None:
                 raise
-            break
+            asked = None  # for the lowest plan there is: its peak as emitted is what an error may name
+            continue
         plan = _emitted(forward, fused, found, values_of, differentiated, budget_bytes, keep_all, once, saved - dropped)
-        best = plan if best is None or plan.peak_bytes < best.peak_bytes else best
-        if target is None or budget_bytes is None or plan.peak_bytes <= budget_bytes:
+        if budget_bytes is None or plan.peak_bytes <= budget_bytes:
             return plan
+        if asked is None:
+            raise infeasible(fused.graph, budget_bytes, known_peaks=[keep_all, plan.peak_bytes])
+        rounds += 1
         # Segments as JAX writes them can need more than the graph shows: ask for less by as much.
-        target = int(min(target, found.solution.peak) * budget_bytes / plan.peak_bytes)
-    raise infeasible(fused.graph, budget_bytes or 0, known_peaks=[best.peak_bytes if best is not None else keep_all])
+        asked = int(min(asked, found.solution.peak) * budget_bytes / plan.peak_bytes) if rounds < _ROUNDS else None
 
 
 def _emitted(
@@ -154,7 +159,10 @@ def _emitted(
     """A found plan as JAX will run it."""
     names = {value: f"{_PREFIX}{value}" for v in found.keep for value in values_of[v]}
     names |= {v: name for v, name in _all_names(forward).items() if v in wanted}
-    names |= {o: f"{_PREFIX}{o}" for q in forward.equations if forbids_replay(q.eqn) is not None for o in q.outs}
+    read = {v for q in forward.equations for v in q.reads}  # names of what nobody reads would be dead code
+    names |= {
+        o: f"{_PREFIX}{o}" for q in forward.equations if forbids_replay(q.eqn) is not None for o in read.intersection(q.outs)
+    }
     layout = Layout(regions_of(forward, found, values_of), names)
     emitted = _differentiate(forward, Emitter(forward, layout), differentiated)
     missing = set(names.values()) - _names_in(emitted.program)
