@@ -155,7 +155,12 @@ def _chosen(program: Program, base: Sequence[int], comparison: int, one: int, ot
     """The choice behind `one`, if it was made from `other`."""
     between: list[int] = []
     k = program.producer.get(one)
-    while k is not None and program.equations[k].name in _PASSED and isinstance(program.equations[k].ins[0], int):
+    while (
+        k is not None
+        and program.equations[k].name in _PASSED
+        and program.equations[k].ins
+        and isinstance(program.equations[k].ins[0], int)
+    ):
         between.append(k)
         k = program.producer.get(program.equations[k].ins[0])  # type: ignore[arg-type]
     if k is None:
