@@ -60,12 +60,26 @@ def solve(graph: Graph, budget: int | None, options: Options) -> Solution:
         InfeasibleBudget: if nothing fits, or nothing that fits was found; its `proven` says which.
         KeyboardInterrupt: if it came before any schedule was known.
     """
+    return _solve(graph, budget, options, polish=True)
+
+
+def compose(graph: Graph, budget: int | None, options: Options) -> Solution:
+    """The same from the blocks alone, without greedy eviction, polishing and a bound: a start for others.
+
+    Raises:
+        InfeasibleBudget: if nothing fits, or nothing that fits was found.
+        KeyboardInterrupt: if it came before any schedule was known.
+    """
+    return _solve(graph, budget, options, polish=False)
+
+
+def _solve(graph: Graph, budget: int | None, options: Options, *, polish: bool) -> Solution:
     began = time.monotonic()
     if budget is None or peak_of(graph, graph.steps) <= budget:
         return make_solution(graph, graph.steps, solver=NAME, budget=budget, seconds=time.monotonic() - began)
     if budget < bounds.minimum_budget(graph).bytes:
         raise bounds.infeasible(graph, budget, known_peaks=[peak_of(graph, graph.steps)])
-    search = _Search(graph, budget, options, began)
+    search = _Search(graph, budget, options, began, polish)
     status = Status.FEASIBLE
     try:
         search.run()
@@ -79,8 +93,8 @@ def solve(graph: Graph, budget: int | None, options: Options) -> Solution:
 class _Search:
     """One run."""
 
-    def __init__(self, graph: Graph, budget: int, options: Options, began: float):
-        self.graph, self.budget, self.options, self.began = graph, budget, options, began
+    def __init__(self, graph: Graph, budget: int, options: Options, began: float, polish: bool):
+        self.graph, self.budget, self.options, self.began, self.polish = graph, budget, options, began, polish
         self.best: Sequence[int] | None = None
         self.cost, self.source = math.inf, ""
         self.bound = graph.keep_all_cost
@@ -106,8 +120,9 @@ class _Search:
         """Bound, composition, and what makes the best of it."""
         for k, order in enumerate(self.options.starts):
             self.offer(order, f"start {k}")
-        self.bound = turn_bound(self.graph, self.budget, deadline=time.monotonic() + _BOUND_SHARE * self.left)
-        self.report()
+        if self.polish:
+            self.bound = turn_bound(self.graph, self.budget, deadline=time.monotonic() + _BOUND_SHARE * self.left)
+            self.report()
         try:
             for order, name in self._composed():
                 self.offer(order, name)
@@ -117,6 +132,8 @@ class _Search:
             self.facts["blocks"] = "none: there is no backward pass"
         except _OutOfTime:
             self.facts["blocks"] = "the time limit was over before they were composed"
+        if not self.polish:
+            return
         if self.left > 0 and self.best is None:
             self._from_greedy()
         if self.left > 0 and self.small and self.open:

@@ -2,8 +2,9 @@
 
 1. Keeping everything, which is optimal where it fits; the classic strategies, greedy eviction with a few rules, and the
    caller's starts, repaired where they exceed the budget.
-2. On a small graph, a short run of `intervals`, which often ends it there.
-3. In child processes (`team`), as many as there are workers: `chain` where the graph is one, the searches of `greedy` and
+2. Blocks composed by a dynamic program (`hierarchical`), with a bound for any order; on a deep network that is all.
+3. On a small graph, a short run of `intervals`, which often ends it there.
+4. In child processes (`team`), as many as there are workers: `chain` where the graph is one, the searches of `greedy` and
    `knapsack` and a first try of `events`, `improve`, then `events` and `intervals` from the best few schedules. On a small
    graph the exact ones come first. Whoever proves the best schedule optimal ends all of it. With one worker they take turns.
 
@@ -39,15 +40,17 @@ from solvers.part import Answer, run_here
 from solvers.pool import Claim, Pool, whole_bound
 from solvers.schedule import Schedule
 from solvers.simulate import simulate
-from solvers.solution import Options, Progress, Solution, Status, make_solution
+from solvers.solution import ANY_SCHEDULE, Options, Progress, Solution, Status, make_solution
 from solvers.team import Job, Team, view_for
 from solvers.trim import trim
+from solvers.turn_bound import turn_bound
 from solvers.view import Small, View
 
 CLASSIC = ("sqrt", "chen", "recursive")
 
 _SMALL = 120  # steps; a graph for which a short exact run is worth a try
 _SMALL_SECONDS, _SMALL_SHARE = 3.0, 0.1
+_DEEP = 3000  # steps; a graph for which neither exact search nor eviction pays
 _QUICK_SHARE = 0.02  # of the time limit, for each quick step
 _FIRST_SHARE = 0.3  # of the time limit, at most, for a first schedule that fits
 _REORDERINGS = 20
@@ -55,6 +58,7 @@ _NO_TIME = 1.0  # seconds in which no part is worth starting
 _IMPROVEMENTS = 60  # rounds of greedy improvement under a work limit
 
 _INTERVALS = Job("intervals", 1.0, exact=True, all_workers=True)
+_BLOCKS, _HIERARCHICAL = Job("blocks", 0.2), Job("hierarchical", 1.0)
 _GREEDY, _KNAPSACK, _IMPROVE = Job("greedy", 0.12), Job("knapsack", 0.06), Job("improve", 1.0)
 _EVENTS = Job("events", 1.0, exact=True, refines=True, scope=describe_scope("given"))
 _FREE, _KEPT = replace(_EVENTS, small="free", refines=False), replace(_INTERVALS, small="kept")
@@ -128,10 +132,15 @@ class _Search:
 
     def run(self) -> None:
         """All parts, until something is proven or time is over."""
-        self.try_classic()
+        deep = len(self.graph.steps) > _DEEP
+        if not deep:
+            self.try_classic()
         if self.budget < (floor := minimum_budget(self.graph).bytes):
-            if min(self.pool.peaks) > floor:
+            if min(self.pool.peaks, default=math.inf) > floor:
                 self.find_smallest_budget()
+            return
+        self.try_blocks(_HIERARCHICAL if deep else _BLOCKS)
+        if deep and self.pool.best is not None:
             return
         self.try_starts()
         self.try_quick_greedy()
@@ -149,6 +158,12 @@ class _Search:
     def done(self) -> bool:
         """Whether nothing is left to find, or no time."""
         return self.pool.closed or self.left <= 0
+
+    def try_blocks(self, job: Job) -> None:
+        """Blocks composed by a dynamic program: a start, and for deep networks the answer. The bound holds for any order."""
+        self.claim(turn_bound(self.graph, self.budget), ANY_SCHEDULE, None, "what must be missing at the turn")
+        if not self.done:
+            self.run_inline(job, job.share * self.left)
 
     def try_classic(self) -> None:
         """Strategies that take milliseconds."""
@@ -253,7 +268,7 @@ class _Search:
         self.pool.offer(trim(self.graph, order, self.budget), source)
         self.report()
 
-    def claim(self, bound: float, scope: str, firsts: tuple[int, ...], source: str) -> None:
+    def claim(self, bound: float, scope: str, firsts: tuple[int, ...] | None, source: str) -> None:
         """Takes a bound, rounded up to what costs can add up to."""
         costs = [self.graph.nodes[v].cost for v in self.graph.steps if self.graph.may_recompute(v)]
         self.pool.claim(Claim(whole_bound(costs, self.graph.keep_all_cost, bound), scope, firsts, source))

@@ -26,14 +26,15 @@ REGISTRY: dict[str, str] = {
     "chain": "solvers.chain:solve",
     "intervals": "solvers.intervals:solve",
     "events": "solvers.events:solve",
+    "frontier": "solvers.frontier:solve",
     "checkmate": "solvers.checkmate:solve",
     "rounding": "solvers.rounding:solve",
     "hierarchical": "solvers.hierarchical:solve",
     "brute_force": "solvers.brute_force:solve",
 }
 
-# What works from given starts only: parts of `auto`, and not a choice of their own.
-PARTS: dict[str, str] = {"improve": "solvers.improve:solve"}
+# Parts of `auto`, and not a choice of their own: what works from given starts only, or leaves the rest to others.
+PARTS: dict[str, str] = {"improve": "solvers.improve:solve", "blocks": "solvers.hierarchical:compose"}
 
 Solver = Callable[[Graph, int | None, Options], Solution]
 
