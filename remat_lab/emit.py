@@ -18,6 +18,7 @@ from jax import lax
 from remat_lab import _compat
 from remat_lab.flatten import Equation, Program
 from remat_lab.fuse import Fused, Group
+from remat_lab.layouts import in_default_layout
 from solvers.schedule import Compute, Schedule
 
 # Values below this are not worth holding back the fusion of what makes them; smaller programs scale it down.
@@ -56,7 +57,9 @@ def run_schedule(fused: Fused, schedule: Schedule, program: Program, args: Seque
         for value in group.values:
             env[value] = local[value]
             if _is_array(program.avals[value]):
-                pending.append(local[value])
+                if program.bytes[value] >= small and fused.graph.nodes[fused.node_of[value]].external:
+                    env[value] = in_default_layout(local[value])
+                pending.append(env[value])
     return [_array(v) if isinstance(v, _compat.Literal) else _resolve(program, env, v) for v in program.outputs]
 
 
