@@ -28,6 +28,13 @@ Settings = Annotated[
 SolverName = Annotated[str, typer.Option(metavar="NAME", help="Solver of the plan; auto chooses.")]
 TimeLimit = Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="For each plan.")]
 Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the arrays and of the solver.")]
+Costs = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="What recomputation is charged: roofline, measured (each step timed here, once for all plans) or flops.",
+    ),
+]
 Workers = Annotated[int | None, typer.Option(min=1, metavar="N", help="Threads of the solver; all cores by default.")]
 
 
