@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 
 import jax
 
-from remat_lab import environment
+from remat_lab import _compat, environment
 from remat_lab.errors import InvalidArgument, ProfileWarning
 from remat_lab.fuse import Fused
+from remat_lab.primitives import FUSIBLE
 from remat_lab.profile_cache import Cache, Measurement, default_cache
 from remat_lab.profile_step import StepProgram, cannot_run_alone, step_program
 from remat_lab.profile_timer import Timing, compile_step, time_steps
@@ -36,7 +37,7 @@ class Profile:
     """What is known about the steps of a program.
 
     Attributes:
-        measurements: by node, for the steps that could be measured.
+        measurements: by node, of the steps that could be measured.
         reasons: by node, why a step could not.
         distinct: number of structurally different steps.
         measured: how many of them were measured now, rather than read from the cache.
@@ -52,12 +53,13 @@ class Profile:
     def apply(self, fused: Fused) -> Fused:
         """The same graph with measured seconds as costs (where steps were timed) and measured workspaces.
 
-        A step that could not be measured keeps what it had.
+        A step that could not be measured keeps what it had. So does the workspace of a loop, whose carries must be copied if it
+        is alone, but lie in their results' buffers in the program.
         """
         nodes = list(fused.graph.nodes)
         for v, found in self.measurements.items():
             cost = nodes[v].cost if found.seconds is None else found.seconds
-            nodes[v] = replace(nodes[v], cost=cost, workspace=found.workspace_bytes)
+            nodes[v] = replace(nodes[v], cost=cost, workspace=_workspace(fused, v, found.workspace_bytes))
         return replace(fused, graph=Graph(tuple(nodes), fused.graph.outputs))
 
     def seconds_of(self, order: Iterable[int], otherwise: Graph) -> float:
@@ -125,6 +127,19 @@ def profile(
         measured=sum(step.key in known for step in missing),
         seconds=time.perf_counter() - start,
     )
+
+
+def _workspace(fused: Fused, node: int, alone: int) -> int:
+    """What a step needs in its program, from what it needs alone.
+
+    What an epilogue changes element by element is a temporary if the step is alone, but in its result's buffer in the program.
+    """
+    program, group, rule = fused.program, fused.groups[node], fused.graph.nodes[node].workspace
+    if any(_compat.sub_jaxprs(program.equations[k].eqn) for k in group.equations):
+        return rule
+    if program.equations[group.root].name in FUSIBLE:
+        return min(alone, max(rule, alone - fused.graph.nodes[node].size))
+    return alone
 
 
 def _measure(
