@@ -17,7 +17,8 @@ import jax
 from jax import lax
 
 from remat_lab import _compat
-from remat_lab.flatten import Program
+from remat_lab.errors import UnsupportedEffect
+from remat_lab.flatten import Equation, Program
 from remat_lab.keep import SaveNamed
 from remat_lab.naming import bind_named
 
@@ -72,32 +73,41 @@ class Emitter:
             if isinstance(out, int):
                 self.last_read[out] = len(program.equations)
         self._companions = _companions(program)
+        self._effects = frozenset(k for k, q in enumerate(program.equations) if q.eqn.effects and not q.outs)
         self._regions: dict[int, tuple[Any, tuple[int, ...], tuple[int, ...]]] = {}
 
     def run(self, constants: dict[int, Any], args: Sequence[Any]) -> list[Any]:
         """The program's outputs for its inputs and closed-over arrays."""
         env = {**constants, **dict(zip(self.program.inputs, args, strict=True))}
-        self._inside(self.layout.root, env)
+        self._inside(self.layout.root, env, outermost=True)
         return [v.val if isinstance(v, _compat.Literal) else env[v] for v in self.program.outputs]
 
-    def _inside(self, region: Region, env: dict[int, Any]) -> None:
+    def _inside(self, region: Region, env: dict[int, Any], *, outermost: bool = False) -> None:
+        """Runs a region; effects only outside of everything that is computed again, each once and in their order."""
         if not region.children:
             for k in range(region.start, region.stop):
-                self._equation(k, env)
+                if outermost or k not in self._effects:
+                    self._equation(k, env)
             return
         for child in region.children[:-1]:
             run, reads, writes = self._region(child)
             self._tie(reads, env)
             env.update(zip(writes, run(*(env[v] for v in reads)), strict=True))
-        self._inside(region.children[-1], env)
+            for k in range(child.start, child.stop) if outermost else ():
+                if k in self._effects:
+                    self._equation(k, env)
+        self._inside(region.children[-1], env, outermost=outermost)
 
     def _region(self, region: Region) -> tuple[Any, tuple[int, ...], tuple[int, ...]]:
         if id(region) not in self._regions:
-            equations = self.program.equations[region.start : region.stop]
+            span = range(region.start, region.stop)
+            equations = [self.program.equations[k] for k in span if k not in self._effects]
+            shown = {v for k in span if k in self._effects for v in self.program.equations[k].reads}
+            _refuse_effects(equations)
             made = [o for q in equations for o in q.outs]
             inside = set(made)
             reads = tuple(dict.fromkeys(v for q in equations for v in q.reads if v not in inside))
-            writes = tuple(o for o in made if self.last_read.get(o, -1) >= region.stop)
+            writes = tuple(o for o in made if self.last_read.get(o, -1) >= region.stop or o in shown)
 
             def body(*values: Any) -> list[Any]:
                 env = dict(zip(reads, values, strict=True))
@@ -123,6 +133,17 @@ class Emitter:
     def _may_tie(self, v: int) -> bool:
         dtype = getattr(self.program.avals[v], "dtype", None)
         return dtype is not None and bool(jax.dtypes.issubdtype(dtype, jax.numpy.inexact))
+
+
+def _refuse_effects(equations: Sequence[Equation]) -> None:
+    for q in equations:
+        once = _compat.effects_to_run_once(q.eqn)
+        if once:
+            raise UnsupportedEffect(
+                f"{q.name} at {q.source_line} has a result and a side effect ({', '.join(sorted(map(str, once)))}), which a region "
+                "of jax.checkpoint would repeat in the backward pass. Use Plan.value_and_grad, whose exact schedule runs it once, "
+                "or call it outside of the loss and pass its result as an argument."
+            )
 
 
 def _multiplies(eqn: _compat.Equation) -> bool:
