@@ -15,6 +15,7 @@ from remat_lab.planner import Planner
 from remat_lab.plans import Plan
 from remat_lab.pricing import check_costs, fuse_priced
 from remat_lab.selection import Selection, keep_always
+from remat_lab.targets import Target, as_target
 from remat_lab.trace import Call, Loss
 from solvers.solution import Progress
 
@@ -34,6 +35,8 @@ def plan(
     must_save: Selection = (),
     must_recompute: Selection = (),
     check: str = "compiled",
+    target: Target | str | None = None,
+    steps: str = "auto",
     time_limit: float = 20.0,
     seed: int = 0,
     workers: int | None = None,
@@ -64,6 +67,10 @@ def plan(
         must_recompute: values that `Plan.apply` never keeps, likewise; exact schedules keep what pays.
         check: "compiled" holds the plan to its budget as compiled: the step is compiled with the plan's `compiler_options`,
             and where XLA needs more than was predicted the plan is made again for less. "planned" trusts the prediction.
+        target: the device to plan for, by name ("h200", "v5e", a .toml file; see `remat-lab targets`), which need not be here:
+            costs, steps and the promise are then that device's. None for the one that JAX uses.
+        steps: "compiler" compiles once for the target and takes its kernels for steps, "rules" knows no target and compiles
+            nothing; "auto" asks the compiler of every target but the CPU.
         time_limit: seconds for the solver, for each plan that is tried.
         seed: of the solver.
         workers: threads of the solver; None for all cores.
@@ -83,6 +90,7 @@ def plan(
     loss = as_loss(fun, argnums, has_aux, static_argnums, static_argnames)
     limits: dict[str, Any] = {"time_limit": time_limit, "seed": seed, "workers": workers, "progress": progress, "check": check}
     wanted: dict[str, Any] = {"must_save": must_save, "must_recompute": must_recompute, "solver": solver, "costs": costs}
+    wanted |= {"target": None if target is None else as_target(target), "steps": steps}
     memory: dict[str, Any] = {"budget": budget, "device_memory": device_memory, "reserved": reserved}
     return _plan(loss, loss.call(args, kwargs), **memory, **wanted, **limits)
 
@@ -97,10 +105,13 @@ def _plan(
     must_recompute: Selection = (),
     device_memory: int | str | None = None,
     reserved: Reserved = 0,
+    target: Target | None = None,
+    steps: str = "auto",
     **options: Any,
 ) -> Plan:
     start = time.perf_counter()
-    planner = planner_for(loss, call, costs=costs, must_save=must_save, must_recompute=must_recompute)
+    wanted: dict[str, Any] = {"must_save": must_save, "must_recompute": must_recompute, "target": target, "steps": steps}
+    planner = planner_for(loss, call, costs=costs, **wanted)
     limits = [] if device_memory is None else [temp_budget(planner.fused, call, device_memory, reserved)]
     limits += [] if budget is None else [parse_budget(budget, planner.keep_all_peak_bytes)]
     made = planner.plan(min(limits, default=None), seconds=time.perf_counter() - start, **options)
@@ -114,17 +125,27 @@ def planner_for(
     costs: str | CostRule = "roofline",
     must_save: Selection = (),
     must_recompute: Selection = (),
+    target: Target | None = None,
+    steps: str = "auto",
 ) -> Planner:
     """Traces and groups a loss once, for plans under any number of budgets."""
 
     def again(other: Loss) -> Fused:
-        return keep_always(analyse(other, call, costs=costs), must_save)
+        return keep_always(analyse(other, call, costs=costs, target=target, steps=steps), must_save)
 
-    wanted: dict[str, Any] = {"must_save": must_save, "must_recompute": must_recompute}
+    wanted: dict[str, Any] = {"must_save": must_save, "must_recompute": must_recompute, "target": target}
     return Planner(loss, call, again(loss), costs=costs, analyse=again, **wanted)
 
 
-def analyse(loss: Loss, call: Call, *, costs: str | CostRule = "roofline", as_written: bool = False) -> Fused:
+def analyse(
+    loss: Loss,
+    call: Call,
+    *,
+    costs: str | CostRule = "roofline",
+    as_written: bool = False,
+    target: Target | None = None,
+    steps: str = "auto",
+) -> Fused:
     """Traces a loss and groups its step: everything of planning that comes before solving.
 
     Args:
@@ -132,13 +153,15 @@ def analyse(loss: Loss, call: Call, *, costs: str | CostRule = "roofline", as_wr
         call: its arguments.
         costs: as for `plan`.
         as_written: whether equal computations stay apart, as the recomputation of a user's `jax.checkpoint` must.
+        target: the device planned for; None for the one that JAX uses.
+        steps: as for `plan`.
     """
     check_costs(costs)
     traced = loss.trace(call)
     program = flatten(traced.jaxpr, merge=not as_written).abstract()
     if not program.equations:
         raise InvalidLoss(f"{loss.name} computes nothing from its arguments, so there is nothing to plan")
-    return fuse_priced(program, costs, primal_outputs=traced.primal_outputs)
+    return fuse_priced(program, costs, primal_outputs=traced.primal_outputs, target=target, steps=steps)
 
 
 def value_and_grad(

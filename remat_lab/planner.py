@@ -15,6 +15,7 @@ from remat_lab.loop_plan import LoopPlanner, Variant
 from remat_lab.plans import Plan
 from remat_lab.selection import Selection, select_values
 from remat_lab.starts import starts as policy_starts
+from remat_lab.targets import Target
 from remat_lab.trace import Call, Loss
 from remat_lab.units import size
 from solvers.simulate import keep_all_peak
@@ -35,6 +36,7 @@ class Planner:
         fused: graph and program.
         costs: what recomputation is charged, as for `plan`.
         analyse: traces and groups another loss in the same way; without it the loops of this one stay as they are.
+        target: the device planned for; None for the one that JAX uses.
         keep_all_peak_bytes: predicted peak of temporaries with everything kept: what fractions of a budget refer to.
     """
 
@@ -47,11 +49,13 @@ class Planner:
         costs: str | CostRule = "roofline",
         must_save: Selection = (),
         must_recompute: Selection = (),
+        target: Target | None = None,
         analyse: Callable[[Loss], Fused] | None = None,
     ):
         select_values(fused.program, must_recompute)  # refuses names that do not exist before anything is solved
         self.loss, self.call, self.fused, self.costs = loss, call.abstract(), fused, costs
         self.must_save, self.must_recompute = must_save, must_recompute
+        self.target = target
         self.keep_all_peak_bytes = keep_all_peak(fused.graph)
         plain = Variant(loss, fused, self.keep_all_peak_bytes)
         self._loops = None if analyse is None else LoopPlanner(loss, self.call, analyse, plain)
@@ -113,6 +117,7 @@ class Planner:
                 must_save=self.must_save,
                 must_recompute=self.must_recompute,
                 check=check,
+                target=self.target,
             )
 
         if budget is None or check == "planned":

@@ -12,17 +12,18 @@ import jax
 from remat_lab.applied import applied, forward_function
 from remat_lab.device_memory import MemoryClasses, classify
 from remat_lab.emit import run_schedule
-from remat_lab.errors import InvalidArgument, InvalidLoss, PlanMismatch
+from remat_lab.errors import InvalidArgument, InvalidLoss, PlanMismatch, TargetUnavailable
 from remat_lab.explain import Explanation, explain
 from remat_lab.flatten import Program, flatten
 from remat_lab.fuse import Fused
 from remat_lab.loop_plan import NestedLoop
-from remat_lab.measure import SCHEDULERS, Compiled, compile_jitted, compile_program
+from remat_lab.measure import Compiled, compile_jitted, compile_program
 from remat_lab.policy_plan import PolicyPlan, plan_policy
 from remat_lab.policy_promise import AppliedPolicy, hold
 from remat_lab.promise import Round
 from remat_lab.selection import Selection
 from remat_lab.summary import summarise
+from remat_lab.targets import Target, as_target
 from remat_lab.trace import Call, Loss, Traced
 from remat_lab.verify import Difference, largest_difference
 from solvers.graph import Graph
@@ -72,6 +73,7 @@ class Plan:
         check: "compiled" if the budget is a promise about the compiled program, "planned" if about the prediction.
         rounds: the attempts that it took to keep that promise; empty if nothing was compiled.
         reserved: bytes of what else lies on the device, by name.
+        target: the device planned for; None for the one that JAX uses.
         loops: how loops are differentiated that were replaced by nests.
         plain: where loops were replaced, the user's own loss and its step; `loss` then has the nests in it.
     """
@@ -87,6 +89,7 @@ class Plan:
     check: str = "planned"
     rounds: tuple[Round, ...] = ()
     reserved: Mapping[str, int] = field(default_factory=dict[str, int])
+    target: Target | None = None
     loops: tuple[NestedLoop, ...] = ()
     plain: tuple[Loss, Fused] | None = None
 
@@ -107,8 +110,8 @@ class Plan:
 
     @property
     def compiler_options(self) -> dict[str, str]:
-        """XLA options that the predicted peak needs on the present backend; empty on GPU and TPU."""
-        return dict(SCHEDULERS["memory"]) if jax.default_backend() == "cpu" else {}
+        """XLA options that the predicted peak needs on the target; empty on GPU and TPU."""
+        return as_target(self.target).compiler_options
 
     @property
     def planned_bytes(self) -> int:
@@ -123,12 +126,13 @@ class Plan:
     @cached_property
     def compiled(self) -> Compiled:
         """The step compiled with `compiler_options`, and its statistics; compiled once, for `jit` as well."""
-        return compile_jitted(self._step, *self.call.values)
+        return compile_jitted(self._step, *as_target(self.target).place(self.call.values))
 
     @cached_property
     def _step(self) -> Any:
         """The step on the traced leaves, jitted: compiling it for its statistics and calling it share one executable."""
-        return jax.jit(partial(self._run_values, self.call), compiler_options=self.compiler_options or None)
+        target = as_target(self.target)
+        return target.jit(partial(self._run_values, self.call), compiler_options=self.compiler_options or None)
 
     @property
     def memory(self) -> MemoryClasses:
@@ -247,7 +251,14 @@ class Plan:
         """`value_and_grad` compiled with `compiler_options`; static arguments need no declaration.
 
         Inside a larger jitted program pass `compiler_options` to the outermost `jax.jit` instead: JAX refuses them further in.
+
+        Raises:
+            TargetUnavailable: if the plan is for a device that is not here.
         """
+        if not as_target(self.target).is_present:
+            raise TargetUnavailable(
+                f"this plan is for {as_target(self.target).name}, which is not here: it can be measured here and run there"
+            )
         step, structure = self._step, self.loss.trace(self.call)
 
         def compiled(*args: Any, **kwargs: Any) -> Any:
@@ -258,16 +269,22 @@ class Plan:
         compiled.__name__ = f"{self.loss.name}_value_and_grad"
         return compiled
 
-    def measure(self) -> dict[str, Compiled]:
-        """Compiles the step under each scheduler of the backend, without running it.
+    def measure(self, target: Target | str | None = None) -> dict[str, Compiled]:
+        """Compiles the step under each scheduler of a device, without running it.
+
+        Args:
+            target: a device, which need not be here; by default the one that the plan is for.
 
         Returns:
             Statistics by name of the scheduler; the plan's promise is about the one whose options are `compiler_options`.
+
+        Raises:
+            TargetUnavailable: if nothing can be compiled for the target here, with what to install.
         """
-        schedulers = SCHEDULERS if jax.default_backend() == "cpu" else {"default": {}}
-        step = partial(self._run_values, self.call)
-        shapes = self.call.values
-        return {name: compile_program(step, *shapes, compiler_options=options) for name, options in schedulers.items()}
+        chosen = as_target(self.target if target is None else target)
+        step, shapes = partial(self._run_values, self.call), self.call.values
+        schedulers = chosen.schedulers.items()
+        return {name: compile_program(step, *shapes, target=chosen, compiler_options=options) for name, options in schedulers}
 
     def verify(self, *args: Any, **kwargs: Any) -> Difference:
         """Runs the plan and plain JAX on real arguments, both compiled with `compiler_options`.

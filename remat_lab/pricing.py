@@ -14,9 +14,13 @@ from remat_lab.costs import loop_bytes, report_unknown
 from remat_lab.errors import InvalidArgument
 from remat_lab.flatten import Program
 from remat_lab.fuse import CostRule, Fused, fuse
+from remat_lab.kernel_fuse import fuse_by_compiler
 from remat_lab.profile import Report, profile
 from remat_lab.targets import Target, as_target
 from solvers.graph import Graph
+
+STEPS = ("auto", "rules", "compiler")
+"""Who says what one step is: rules that know no target, or the compiler of the target (all but the CPU, if "auto")."""
 
 COSTS = ("roofline", "measured", "flops")
 _RULES: dict[str, CostRule] = {"flops": lambda flops, moved_bytes: flops}
@@ -34,6 +38,7 @@ def fuse_priced(
     *,
     primal_outputs: int = 0,
     target: Target | str | None = None,
+    steps: str = "auto",
     progress: Report | None = None,
 ) -> Fused:
     """Groups a program's equations into steps and charges each.
@@ -43,6 +48,7 @@ def fuse_priced(
         costs: a name of `COSTS`, or a function of (flops, moved_bytes).
         primal_outputs: as for `fuse`.
         target: the device to plan for; the present one if None.
+        steps: a name of `STEPS`.
         progress: called while steps are measured.
 
     Raises:
@@ -53,9 +59,15 @@ def fuse_priced(
         UnknownPrimitiveWarning: once for each primitive whose cost no rule knows, unless steps are measured.
     """
     check_costs(costs)
+    if steps not in STEPS:
+        raise InvalidArgument(f"steps={steps!r} is unknown: choose one of {', '.join(map(repr, STEPS))}")
     chosen = as_target(target)
     rule = _RULES.get(costs, chosen.machine_for(program).seconds) if isinstance(costs, str) else costs
-    fused = _per_trip(fuse(program, primal_outputs=primal_outputs, cost=rule), rule)
+    if steps == "compiler" or (steps == "auto" and chosen.platform != "cpu"):
+        fused = fuse_by_compiler(program, chosen, primal_outputs=primal_outputs, cost=rule)
+    else:
+        fused = fuse(program, primal_outputs=primal_outputs, cost=rule)
+    fused = _per_trip(fused, rule)
     if costs == "measured":
         return profile(fused, target=chosen, progress=progress).apply(fused)
     for group in fused.groups.values():
