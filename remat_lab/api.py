@@ -66,7 +66,8 @@ def plan(
             schedules this is about values that are written; others are computed inside the step that reads them.
         must_recompute: values that `Plan.apply` never keeps, likewise; exact schedules keep what pays.
         check: "compiled" holds the plan to its budget as compiled: the step is compiled with the plan's `compiler_options`,
-            and where XLA needs more than was predicted the plan is made again for less. "planned" trusts the prediction.
+            and where XLA needs more than was predicted the plan is made again for less; plain JAX is the plan if as compiled it
+            is within the budget and the schedule would recompute something. "planned" trusts the prediction.
         target: the device to plan for, by name ("h200", "v5e", a .toml file; see `remat-lab targets`), which need not be here:
             costs, steps and the promise are then that device's. None for the one that JAX uses.
         steps: "compiler" compiles once for the target and takes its kernels for steps, "rules" knows no target and compiles

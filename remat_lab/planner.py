@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 from remat_lab import promise
@@ -15,15 +16,17 @@ from remat_lab.loop_plan import LoopPlanner, Variant
 from remat_lab.plans import Plan
 from remat_lab.selection import Selection, select_values
 from remat_lab.starts import starts as policy_starts
-from remat_lab.targets import Target
+from remat_lab.targets import Target, as_target
 from remat_lab.trace import Call, Loss
 from remat_lab.units import size
+from solvers.errors import InfeasibleBudget
 from solvers.simulate import keep_all_peak
 from solvers.solution import Progress, Solution
 from solvers.solve import solve
 
 CHECKS = ("compiled", "planned")
 
+_PLAIN_AT_LEAST = 0.6  # of keeping all as planned: XLA's own fusion saves less than the rest
 _STARTED = ("auto", "intervals")  # solvers that start from the schedules of JAX's policies
 
 
@@ -80,7 +83,8 @@ class Planner:
         Args:
             budget: bytes; None for no limit.
             solver: a name from `solvers.available()`.
-            check: "compiled" returns only a plan that compiles within its budget; "planned" trusts the prediction.
+            check: "compiled" returns only a plan that compiles within its budget, plain JAX if that does while the plan
+                recomputes something and the solver is "auto"; "planned" trusts the prediction.
             seconds: time already spent on tracing.
             starts: orders known to be valid, to start the search from.
             progress: called by the solver, and after each compilation.
@@ -128,8 +132,38 @@ class Planner:
                 text = f"plan {number} compiles to {size(attempt.compiled_bytes)} of {size(budget)}"
                 progress(Progress(text, time.perf_counter() - start, math.inf, -math.inf))
 
-        plan, rounds = promise.hold(make, budget, tell=tell)
-        return plan.amended(rounds=rounds)
+        try:
+            plan, rounds = promise.hold(make, budget, tell=tell)
+        except InfeasibleBudget:
+            left = self._unscheduled(budget) if solver == "auto" else None
+            if left is None:
+                raise
+            return left
+        free = self._unscheduled(budget) if solver == "auto" and plan.solution.overhead > 0 else None
+        return plan.amended(rounds=rounds) if free is None else free
+
+    def _unscheduled(self, budget: int) -> Plan | None:
+        """Plain JAX, if as compiled it is within the budget under either of the backend's schedulers."""
+        if budget < _PLAIN_AT_LEAST * self.keep_all_peak_bytes:
+            return None
+        for plan in self._plain_steps:
+            if plan.compiled_bytes <= budget:
+                round_ = promise.Round(budget, plan.planned_bytes, plan.compiled_bytes)
+                return plan.amended(budget_bytes=budget, rounds=(round_,))
+        return None
+
+    @cached_property
+    def _plain_steps(self) -> list[Plan]:
+        """Plain JAX under each scheduler, the one that schedules need first."""
+        solution = solve(self.fused.graph, None, "keep_all")
+        target = as_target(self.target)
+        options = sorted(target.schedulers.values(), key=lambda given: given != target.compiler_options)
+        common = {"loss": self.loss, "call": self.call, "fused": self.fused, "solution": solution, "target": self.target}
+        wanted = {"must_save": self.must_save, "must_recompute": self.must_recompute, "check": "compiled"}
+        return [
+            Plan(**common, **wanted, budget_bytes=None, seconds=0.0, unscheduled=True, options=given)  # type: ignore[arg-type]
+            for given in options
+        ]
 
     def _solve(
         self, fused: Fused, budget: int | None, solver: str, starts: Sequence[Sequence[int]], **options: Any

@@ -76,6 +76,9 @@ class Plan:
         target: the device planned for; None for the one that JAX uses.
         loops: how loops are differentiated that were replaced by nests.
         plain: where loops were replaced, the user's own loss and its step; `loss` then has the nests in it.
+        unscheduled: whether the step is plain JAX, left to XLA because as compiled it is within the budget without any
+            recomputation; `schedule` and what is predicted from it are then those of keeping everything.
+        options: the compiler options of an unscheduled step; None for those that a schedule needs.
     """
 
     loss: Loss
@@ -92,6 +95,8 @@ class Plan:
     target: Target | None = None
     loops: tuple[NestedLoop, ...] = ()
     plain: tuple[Loss, Fused] | None = None
+    unscheduled: bool = False
+    options: Mapping[str, str] | None = None
 
     @property
     def graph(self) -> Graph:
@@ -110,8 +115,8 @@ class Plan:
 
     @property
     def compiler_options(self) -> dict[str, str]:
-        """XLA options that the predicted peak needs on the target; empty on GPU and TPU."""
-        return as_target(self.target).compiler_options
+        """XLA options that the budget is a promise under; empty on GPU and TPU."""
+        return as_target(self.target).compiler_options if self.options is None else dict(self.options)
 
     @property
     def planned_bytes(self) -> int:
@@ -227,6 +232,8 @@ class Plan:
             )
 
         program = (self.loss, self.call, self.compiler_options)
+        if self.unscheduled:
+            return AppliedPolicy(make(_UNLIMITED), *program)
         if self.budget_bytes is None or self.check == "planned":
             return AppliedPolicy(make(_UNLIMITED if self.budget_bytes is None else self.budget_bytes), *program)
         return hold(make, self.budget_bytes, *program)
@@ -314,13 +321,17 @@ class Plan:
 
     def _run(self, call: Call) -> Any:
         traced, program = self._retrace(call)
+        if self.unscheduled:
+            return traced.unflatten(jax.core.eval_jaxpr(traced.jaxpr, traced.jaxpr.consts, *call.values))
         arrays = {v: c for v, c in program.constants.items() if "Ref" not in type(program.avals[v]).__name__}
         arrays, values = _not_differentiable((arrays, call.values))
         program = replace(program, constants={**program.constants, **arrays})
         return traced.unflatten(run_schedule(self.fused, self.schedule, program, values))
 
     def _run_values(self, call: Call, *values: Any) -> list[Any]:
-        _, program = self._retrace(call)
+        traced, program = self._retrace(call)
+        if self.unscheduled:
+            return jax.core.eval_jaxpr(traced.jaxpr, traced.jaxpr.consts, *values)
         return run_schedule(self.fused, self.schedule, program, values)
 
     def _retrace(self, call: Call) -> tuple[Traced, Program]:

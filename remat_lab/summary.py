@@ -22,8 +22,9 @@ def summarise(plan: Plan) -> str:
     """What a plan keeps, recomputes and costs, in about ten lines."""
     predicted, solution = plan.predicted, plan.solution
     once = predicted.flops / (1 + predicted.extra_flops_ratio)
+    verdict = "plain JAX, which is within the budget as compiled" if plan.unscheduled else _verdict(solution)
     lines = [
-        f"plan of {plan.loss.name}: {_verdict(solution)}, {seconds(plan.seconds)} s",
+        f"plan of {plan.loss.name}: {verdict}, {seconds(plan.seconds)} s",
         *_memory(plan.budget_bytes, predicted.peak_bytes, predicted.keep_all_peak_bytes),
         *_compiled(plan.rounds),
         f"  with results    {size(predicted.total_bytes)}; arguments come on top",

@@ -1,0 +1,149 @@
+"""A budget is a promise about the compiled program."""
+
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import remat_lab as rl
+from remat_lab.measure import compile_program
+from remat_lab.promise import hold
+from remat_lab.units import size
+from solvers.errors import InfeasibleBudget
+
+WS = [jnp.eye(64) * 0.9] * 6
+X = jnp.linspace(-1, 1, 512 * 64).reshape(512, 64)
+
+
+def loss(ws, x):
+    for w in ws:
+        x = jnp.sin(jnp.tanh(x @ w) * x)
+    return jnp.mean(x**2)
+
+
+@dataclass
+class Fake:
+    """A plan whose compiled size is what the compiler makes of the planned one."""
+
+    planned_bytes: int
+    compiled_bytes: int
+    compiler_options: dict = field(default_factory=lambda: {"option": "value"})
+
+
+class Planner:
+    """Plans as large as allowed, in steps, never below a smallest."""
+
+    def __init__(self, smallest, step, excess):
+        self.smallest, self.step, self.excess, self.asked = smallest, step, excess, []
+
+    def __call__(self, budget):
+        self.asked.append(budget)
+        if budget < self.smallest:
+            raise InfeasibleBudget(
+                budget=budget, minimum=self.smallest, lower_bound=1, relative_to="any order", bottleneck=0, name="dot"
+            )
+        planned = self.smallest + (budget - self.smallest) // self.step * self.step
+        return Fake(planned, planned + self.excess(planned))
+
+
+@given(
+    budget=st.integers(1, 3000),
+    smallest=st.integers(1, 2000),
+    step=st.integers(1, 200),
+    percent=st.integers(-10, 30),
+    extra=st.integers(-20, 60),
+)
+def test_what_is_returned_fits_and_what_is_refused_says_what_was_found(budget, smallest, step, percent, extra):
+    make = Planner(smallest, step, lambda planned: max(-planned + 1, planned * percent // 100 + extra))
+    found = hold_or_error(make, budget)
+    if isinstance(found, InfeasibleBudget):
+        assert found.minimum > budget
+        assert len(make.asked) <= 8
+        assert found.relative_to == "any order" or "option=value" in found.relative_to
+        return
+    plan, rounds = found
+    assert plan.compiled_bytes == rounds[-1].compiled_bytes <= budget
+    assert all(attempt.compiled_bytes > budget for attempt in rounds[:-1])
+    planned = [attempt.planned_bytes for attempt in rounds]
+    assert planned == sorted(planned, reverse=True)
+
+
+def hold_or_error(make, budget):
+    try:
+        return hold(make, budget)
+    except InfeasibleBudget as error:
+        return error
+
+
+@given(budget=st.integers(300, 3000), step=st.integers(1, 50), extra=st.integers(0, 100))
+def test_a_constant_excess_is_made_up_for_in_two_rounds(budget, step, extra):
+    make = Planner(100, step, lambda planned: extra)
+    _, rounds = hold(make, budget)
+    assert len(rounds) <= 2
+
+
+def test_the_smallest_plan_is_compiled_before_giving_up():
+    make = Planner(1000, 1, lambda planned: -100)  # compiles to less than predicted
+    found, _ = hold(make, 950)
+    assert found.compiled_bytes == 900
+    with pytest.raises(InfeasibleBudget) as caught:
+        hold(make, 850)
+    assert caught.value.minimum == 900
+
+
+@pytest.mark.parametrize("budget", [0.7, 0.5])
+def test_the_compiled_step_keeps_the_budget_under_the_plans_own_options(budget):
+    plan = rl.plan(loss, WS, X, budget=budget, time_limit=20)
+    again = compile_program(plan.value_and_grad(), WS, X, compiler_options=plan.compiler_options)
+    assert again.temp_bytes == plan.compiled_bytes == plan.rounds[-1].compiled_bytes <= plan.budget_bytes
+    assert f"compiled temp   {size(plan.compiled_bytes)}" in plan.summary()
+
+
+def test_a_policy_keeps_the_budget_as_compiled():
+    plan = rl.plan(loss, WS, X, budget=0.6, time_limit=20)
+    step = jax.value_and_grad(plan.apply())
+    compiled = compile_program(step, WS, X, compiler_options=plan.compiler_options)
+    assert compiled.temp_bytes <= plan.budget_bytes
+    assert plan.applied_policy.rounds[-1].compiled_bytes <= plan.budget_bytes
+
+
+def test_the_executable_of_the_promise_is_the_one_that_runs():
+    plan = rl.plan(loss, WS, X, budget=0.6, time_limit=20)
+    step = plan.jit()
+    compilations = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, _, **__: compilations.append(event) if event.endswith("backend_compile_duration") else None
+    )
+    try:
+        jax.block_until_ready(step(WS, X))
+        assert not compilations
+    finally:
+        jax.monitoring.clear_event_listeners()
+
+
+def test_plain_jax_is_the_plan_where_it_fits_and_a_schedule_would_recompute():
+    plain = compile_program(jax.value_and_grad(loss), WS, X, compiler_options=rl.plan(loss, WS, X).compiler_options)
+    plan = rl.plan(loss, WS, X, budget=plain.temp_bytes, time_limit=20)
+    assert plan.unscheduled == (plan.predicted.keep_all_peak_bytes > plan.budget_bytes)
+    assert plan.unscheduled, "XLA fuses more here than the planner takes it to"
+    assert plan.solution.overhead == 0
+    assert plan.compiled_bytes <= plan.budget_bytes
+    assert "plain JAX" in plan.summary()
+    assert plan.verify(WS, X).bitwise
+    named = rl.plan(loss, WS, X, budget=plain.temp_bytes, solver="chen")
+    assert not named.unscheduled
+
+
+def test_nothing_is_compiled_for_a_prediction():
+    plan = rl.plan(loss, WS, X, budget=0.6, check="planned", time_limit=20)
+    assert plan.rounds == ()
+    assert "compiled" not in plan.__dict__
+    assert "compiled temp" not in plan.summary()
+
+
+def test_unknown_checks_are_refused():
+    with pytest.raises(rl.InvalidArgument, match="compiles and holds the plan"):
+        rl.plan(loss, WS, X, budget=0.6, check="maybe")
