@@ -326,7 +326,7 @@ def test_no_more_than_one_steps_arrays_exist_at_a_time(monkeypatch):
     before = sum(array.nbytes for array in jax.live_arrays())
     monkeypatch.setattr(profile_timer, "make_inputs", counted)
     time_steps(compiled, rounds=2)
-    assert max(alive) <= before + 64  # the empty program's number
+    assert max(alive) <= before + profile_timer._EVICTING_BYTES + 64  # what empties the caches, and the empty program's number
     assert len(alive) == 2 * len(compiled)
 
 
