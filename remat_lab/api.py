@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from remat_lab.fuse import CostRule, Fused
 from remat_lab.planner import Planner
 from remat_lab.plans import Plan
 from remat_lab.pricing import check_costs, fuse_priced
+from remat_lab.profile import Report
 from remat_lab.selection import Selection, keep_always
 from remat_lab.targets import Target, as_target
 from remat_lab.trace import Call, Loss
@@ -75,7 +77,7 @@ def plan(
         time_limit: seconds for the solver, for each plan that is tried.
         seed: of the solver.
         workers: threads of the solver; None for all cores.
-        progress: called by the solver from time to time.
+        progress: called while steps are measured, and by the solver from time to time.
         **kwargs: further arguments of the loss, not differentiated.
 
     Returns:
@@ -112,7 +114,13 @@ def _plan(
 ) -> Plan:
     start = time.perf_counter()
     wanted: dict[str, Any] = {"must_save": must_save, "must_recompute": must_recompute, "target": target, "steps": steps}
-    planner = planner_for(loss, call, costs=costs, **wanted)
+    tell: Callable[[Progress], None] | None = options.get("progress")
+
+    def report(message: str, done: int, total: int) -> None:
+        if tell is not None:
+            tell(Progress(f"{message} ({done} of {total})", time.perf_counter() - start, math.inf, -math.inf))
+
+    planner = planner_for(loss, call, costs=costs, report=report, **wanted)
     limits = [] if device_memory is None else [temp_budget(planner.fused, call, device_memory, reserved)]
     limits += [] if budget is None else [parse_budget(budget, planner.keep_all_peak_bytes)]
     made = planner.plan(min(limits, default=None), seconds=time.perf_counter() - start, **options)
@@ -128,11 +136,12 @@ def planner_for(
     must_recompute: Selection = (),
     target: Target | None = None,
     steps: str = "auto",
+    report: Report | None = None,
 ) -> Planner:
-    """Traces and groups a loss once, for plans under any number of budgets."""
+    """Traces and groups a loss once, for plans under any number of budgets; `report` hears of steps that are measured."""
 
     def again(other: Loss) -> Fused:
-        return keep_always(analyse(other, call, costs=costs, target=target, steps=steps), must_save)
+        return keep_always(analyse(other, call, costs=costs, target=target, steps=steps, report=report), must_save)
 
     wanted: dict[str, Any] = {"must_save": must_save, "must_recompute": must_recompute, "target": target}
     return Planner(loss, call, again(loss), costs=costs, analyse=again, **wanted)
@@ -146,6 +155,7 @@ def analyse(
     as_written: bool = False,
     target: Target | None = None,
     steps: str = "auto",
+    report: Report | None = None,
 ) -> Fused:
     """Traces a loss and groups its step: everything of planning that comes before solving.
 
@@ -156,13 +166,14 @@ def analyse(
         as_written: whether equal computations stay apart, as the recomputation of a user's `jax.checkpoint` must.
         target: the device planned for; None for the one that JAX uses.
         steps: as for `plan`.
+        report: called while steps are measured.
     """
     check_costs(costs)
     traced = loss.trace(call)
     program = flatten(traced.jaxpr, merge=not as_written).abstract()
     if not program.equations:
         raise InvalidLoss(f"{loss.name} computes nothing from its arguments, so there is nothing to plan")
-    return fuse_priced(program, costs, primal_outputs=traced.primal_outputs, target=target, steps=steps)
+    return fuse_priced(program, costs, primal_outputs=traced.primal_outputs, target=target, steps=steps, progress=report)
 
 
 def value_and_grad(

@@ -402,7 +402,10 @@ def test_only_the_present_device_can_be_timed():
 
 def test_a_measured_plan_costs_the_sum_of_its_steps(ticking):
     x, weights = floats(8, 16), [floats(16, 16) for _ in range(4)]
-    plan = rl.plan(stack, x, weights, argnums=1, budget=0.8, costs="measured", solver="greedy", check="planned")
+    said = []
+    options = {"costs": "measured", "solver": "greedy", "check": "planned", "progress": lambda now: said.append(now.solver)}
+    plan = rl.plan(stack, x, weights, argnums=1, budget=0.8, **options)
+    assert any(text.startswith("compile dot_general") for text in said)
     assert plan.solution.cost == pytest.approx(0.1 * len(plan.schedule.order))
     assert simulate(plan.graph, plan.schedule).peak <= plan.budget_bytes
     with pytest.raises(InvalidArgument, match="'roofline', 'measured', 'flops'"):
