@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -158,7 +159,7 @@ class Passes:
 
         def replay(r: Any, state: tuple[Arrays, Any]) -> tuple[Arrays, Any]:
             slots, reversed_state = state
-            held = slots if table.stores else stored[: loop.carries]
+            held = slots if table.stores else first_slots
             carry = _rows(held, _at(table.slot, r))
             if len(table.advance.begin):
 
@@ -173,7 +174,10 @@ class Passes:
             begin = _at(table.begin, r)
             count = _only(table.count)
             count = _at(table.count, r) if count is None else count
-            buffers = [_buffer(int(table.count.max()), body.program.avals[v]) for v in self.kept]
+            shapes = [body.program.avals[v] for v in self.kept]
+            # XLA would make one array of all zeros of a shape, at the start, and copy it: not if this one waits for the carry.
+            zeros = _zeros_after(carry, shapes) if len(table.slot) == 1 else [0] * len(shapes)
+            buffers = [_buffer(int(table.count.max()), aval, zero) for aval, zero in zip(shapes, zeros, strict=True)]
 
             def keep_step(i: Any, state: tuple[Arrays, Arrays]) -> tuple[Arrays, Arrays]:
                 carry, buffers = state
@@ -189,6 +193,9 @@ class Passes:
         if table.direct is not None:
             begin, count = table.direct
             state = reverse_block(state, residuals, np.int32(begin), count)
+            if len(table.slot) == 1:  # of more than one XLA makes a loop, which waits for what it starts from
+                slots, state = _after(state, slots)
+        first_slots = slots
         replays = len(table.slot)
         _, state = _loop(replays, replay, (slots if table.stores else [], state))
         ct_carry, totals, grads = state
@@ -225,6 +232,14 @@ class Passes:
         begin, count = _at(sweep.begin, r), _only(sweep.count)
         count = _at(sweep.count, r) if count is None else count
         return _loop(count, lambda i, s: step(begin + i, s), state, unroll=self.planned.loop.unroll)
+
+
+def _after(done: Any, arrays: Arrays) -> tuple[Arrays, Any]:
+    """The same arrays, to be read only once something else is done: XLA could fill the next block before it ends the last."""
+    plain = [i for i, x in enumerate(arrays) if not jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended)]
+    held, done = lax.optimization_barrier(([arrays[i] for i in plain], done))
+    later = dict(zip(plain, held, strict=True))
+    return [later.get(i, x) for i, x in enumerate(arrays)], done
 
 
 def _only(counts: np.ndarray) -> int | None:
@@ -267,8 +282,17 @@ def _store(slots: Arrays, slot: Any, carry: Arrays) -> Arrays:
     return _put(slots, place, rows)
 
 
-def _buffer(rows: int, aval: Any) -> Any:
-    return lax.full((rows, *aval.shape), 0, aval.dtype)
+def _buffer(rows: int, aval: Any, fill: Any = 0) -> Any:
+    return lax.full((rows, *aval.shape), fill, aval.dtype)
+
+
+def _zeros_after(done: Arrays, avals: Sequence[Any]) -> Arrays:
+    """A zero of each type that is known only once something else is done."""
+    kinds = sorted({str(aval.dtype) for aval in avals if not jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended)})
+    plain = [x for x in done if not jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended)]
+    zeros, _ = lax.optimization_barrier(([jnp.zeros((), kind) for kind in kinds], plain))
+    known: dict[str, Any] = dict(zip(kinds, zeros, strict=True))
+    return [known.get(str(aval.dtype), 0) for aval in avals]
 
 
 def _aval_zeros(cotangent: Any, aval: Any) -> Any:
