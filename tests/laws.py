@@ -71,6 +71,7 @@ FACTS: dict[str, Facts] = {
     "chain": Facts(accepts=view_chain),
     "intervals": Facts(exact="given", quick=(("workers", 1),)),
     "events": Facts(exact="given", floating=True),
+    "frontier": Facts(exact="given", floating=True),
     "checkmate": Facts(exact="given", floating=True),
     "rounding": Facts(),
     "improve": Facts(),

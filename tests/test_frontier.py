@@ -1,170 +1,142 @@
-"""The frontier of memory and work."""
+"""`frontier` and what it rests on, against the oracle and against each other."""
 
-import json
+from __future__ import annotations
 
-import jax
-import jax.numpy as jnp
+import math
+import random
+from collections.abc import Iterator
+
 import pytest
-from typer.testing import CliRunner
+from strategies import random_chain, random_graph, random_training_graph
 
-import remat_lab as rl
-from remat_lab.cli import app
-from remat_lab.comparison import Row
-from remat_lab.frontier import Frontier, frontier
-from remat_lab.max_batch import max_batch
+from solvers import frontier
+from solvers.bounds import minimum_budget
+from solvers.brute_force import brute_force
+from solvers.errors import InfeasibleBudget
+from solvers.event_model import EventModel
+from solvers.frontier_sweep import Sweep
+from solvers.graph import Graph, Node, training_chain
+from solvers.needs import NeedSpace
+from solvers.orders import runs_in_stages
+from solvers.potentials import potential
+from solvers.schedule import Schedule
+from solvers.simulate import keep_all_peak, simulate
+from solvers.solution import Options, Status
+from solvers.timeline import Timeline
 
-WS = [jax.ShapeDtypeStruct((64, 64), jnp.float32)] * 6
-X = jax.ShapeDtypeStruct((512, 64), jnp.float32)
-
-
-def block(w, x):
-    return jnp.sin(jnp.tanh(x @ w) * x)
-
-
-def build(transform):
-    layer = transform(block)
-
-    def loss(ws, x):
-        for w in ws:
-            x = layer(w, x)
-        return jnp.mean(x**2)
-
-    return loss
+KINDS = {"any": random_graph, "training": random_training_graph, "chain": random_chain}
 
 
-@pytest.fixture(scope="module")
-def made():
-    return frontier(build(lambda f: f), WS, X, blocks=build, points=4, time_limit=5)
+def cases(kind: str, seeds: range) -> Iterator[tuple[Graph, int]]:
+    """Random graphs at budgets from the least to the most that matter."""
+    for seed in seeds:
+        graph = KINDS[kind](random.Random(seed))
+        least, most = minimum_budget(graph, order="given").bytes, keep_all_peak(graph)
+        for budget in sorted({least, (least + most) // 2, most - 1}):
+            if least <= budget < most:
+                yield graph, max(1, budget)
 
 
-def test_along_the_budgets_compiled_temp_rises_and_cost_falls(made):
-    temps = [row.compiled_temp_bytes for row in made.plans]
-    costs = [row.planned_extra_cost_ratio for row in made.plans]
-    assert len(made.plans) >= 4
-    assert temps == sorted(temps)
-    assert costs == sorted(costs, reverse=True)
-    assert temps[0] < temps[-1]
-    assert costs[0] > costs[-1] == 0
+def optimum(graph: Graph, budget: int) -> float:
+    """Of the given order; infinite if nothing fits."""
+    try:
+        return brute_force(graph, budget).cost
+    except InfeasibleBudget:
+        return math.inf
 
 
-def test_every_plan_keeps_its_budget_as_compiled(made):
-    for row in made.plans:
-        assert row.compiled_temp_bytes <= row.timeline.budget_bytes
+def check(kind: str, seeds: range) -> None:
+    """Equal to the oracle without contraction, and between the bounds of its two models with it."""
+    for graph, budget in cases(kind, seeds):
+        best = optimum(graph, budget)
+        for contract in (False, True):
+            try:
+                found = frontier.solve(graph, budget, Options(), contract=contract)
+            except InfeasibleBudget as error:
+                assert (error.proven, best) == (True, math.inf)  # noqa: PT017, an error is one of the right answers
+                continue
+            assert found.status is Status.OPTIMAL
+            assert found.lower_bound <= best * (1 + 1e-9)
+            assert found.cost >= brute_force(graph, budget, order="any").cost - 1e-9
+            if not contract and runs_in_stages(graph, found.schedule.order):  # a start may lie outside
+                assert found.cost == pytest.approx(best, abs=1e-9)
 
 
-def test_no_policy_is_cheaper_in_the_same_memory(made):
-    assert {row.strategy for row in made.baselines} >= {"plain", "nn_remat", "dots_saveable"}
-    assert [excess for excess in made.excesses() if excess.cost is None or excess.cost > 0] == []
+@pytest.mark.parametrize("kind", KINDS)
+def test_is_the_oracle_without_contraction_and_never_worse_with_it(kind: str) -> None:
+    check(kind, range(60))
 
 
-def test_what_is_recomputed_by_nn_remat_is_counted_by_the_same_model(made):
-    row = next(row for row in made.baselines if row.strategy == "nn_remat")
-    assert row.planned_extra_flops_ratio == pytest.approx(1 / 3, abs=0.02)  # one more forward pass
-    assert 0.1 < row.planned_extra_cost_ratio < 0.5  # of the step: backward and memory-bound work are most of it
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_is_the_oracle_on_many_graphs(kind: str) -> None:
+    check(kind, range(1000, 2000))
 
 
-def test_the_json_holds_all_that_the_picture_needs(made, tmp_path):
-    made.save(tmp_path / "frontier.json")
-    data = json.loads((tmp_path / "frontier.json").read_text())
-    assert data["schema"].startswith("remat_lab.frontier/")
-    from remat_lab.plot_frontier import picture
-
-    for name in ("a.svg", "b.svg"):
-        picture(data, tmp_path / name)
-    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
-    assert (tmp_path / "a.svg").stat().st_size > 5000
-
-
-def test_excesses_name_where_a_baseline_wins():
-    def row(name, family, temp, cost, flops):
-        return Row(
-            strategy=name,
-            family=family,
-            compiled_temp_bytes=temp,
-            compiled_temp_by_scheduler={"default": temp},
-            planned_extra_cost_ratio=cost,
-            compiled_extra_flops_ratio=flops,
-        )
-
-    class Rows:
-        rows = (
-            row("plain", "plain", 100, None, 0.0),
-            row("nn_remat", "policy", 60, 0.1, 0.1),
-            row("tiny", "policy", 10, 0.5, 0.5),
-            row("optimal@0.5", "optimal", 50, 0.2, 0.05),
-            row("optimal@1.0", "optimal", 100, 0.0, 0.0),
-        )
-
-    found = Frontier(Rows()).excesses()
-    assert [(one.baseline, one.plan) for one in found] == [("nn_remat", "optimal@0.5"), ("tiny", None)]
-    assert found[0].cost == pytest.approx(0.1)
-    assert found[0].flops == pytest.approx(-0.05)
+@pytest.mark.parametrize("width", [1, 2])
+def test_a_narrow_sweep_gives_a_schedule_that_fits_and_a_bound_that_holds(width: int) -> None:
+    useful = 0
+    for graph, budget in cases("training", range(100, 160)):
+        timeline = Timeline(graph, closed=True)
+        found = Sweep(NeedSpace(timeline, budget), [], math.inf).run(width, math.inf, math.inf)
+        best = optimum(graph, budget) - graph.keep_all_cost
+        reached = math.inf
+        if found.order is not None:
+            result = simulate(graph, Schedule.from_order(graph, found.order))
+            assert result.peak <= budget
+            reached = result.cost - graph.keep_all_cost
+        assert min(found.floor, reached) <= best + 1e-9
+        useful += not found.complete and found.floor > 0
+    assert useful > 5
 
 
-def test_options_out_of_range_are_refused():
-    with pytest.raises(rl.InvalidArgument, match="two ends"):
-        frontier(build(lambda f: f), WS, X, points=1)
+def test_potentials_never_exceed_what_a_schedule_has_paid_by_then() -> None:
+    """Along optimal schedules, for the values that are live and needed after each first computation."""
+    raised = 0
+    for graph, budget in cases("training", range(200, 260)):
+        if math.isinf(optimum(graph, budget)):
+            continue
+        order = brute_force(graph, budget).schedule.order
+        timeline = Timeline(graph, closed=True)
+        model = EventModel(timeline, budget, range(timeline.end))
+        point = model.point(order)
+        values = [point.get(j, 0.0) for j in range(len(model.program.costs))]
+        paid, seen = 0.0, 0
+        for v in order:
+            if v != graph.steps[seen]:
+                paid += graph.nodes[v].cost
+                continue
+            if seen:
+                kept = {u for u in range(len(graph)) if model.level(values, (seen + 1, u)) > 0.5}
+                likely = dict.fromkeys(kept, 1.0)
+                made = potential(timeline, budget, range(seen), seen, likely, seconds=10)
+                assert made is not None
+                least = made.base + math.fsum(price for u, price in made.price.items() if u in kept)
+                assert least <= paid + 1e-6
+                raised += least > 1e-6
+            seen += 1
+    assert raised > 20
 
 
-def test_the_command_writes_figures_and_picture(tmp_path):
-    arguments = [
-        "frontier",
-        "--model",
-        "mlp",
-        "--set",
-        "layers=4",
-        "--points",
-        "2",
-        "--time-limit",
-        "5",
-        "--out",
-        str(tmp_path),
-    ]
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 0, result.output
-    assert "optimal@1.000" in result.output
-    assert json.loads((tmp_path / "frontier.json").read_text())["rows"]
-    assert (tmp_path / "frontier.png").stat().st_size > 10_000
+def test_contraction_leaves_out_stages_before_steps_that_do_not_matter() -> None:
+    """A backward pass with the gradient of a bias beside each layer's: nothing is decided just after those."""
+    layers = 4
+    nodes = [Node(f"f{i}", 1, 4, (i - 1,) if i else ()) for i in range(layers)]
+    for i in reversed(range(layers)):
+        above = (len(nodes) - 2,) if i < layers - 1 else ()
+        nodes.append(Node(f"b{i}", 1, 4, tuple(u for u in (i - 1, i) if u >= 0) + above, backward=True))
+        nodes.append(Node(f"s{i}", 1, 1, (len(nodes) - 1,), backward=True, external=True))
+    graph = Graph(tuple(nodes), (*range(layers + 1, 3 * layers, 2), 3 * layers - 2))
+    budget = keep_all_peak(graph) - 4
+    timeline = Timeline(graph, closed=True)
+    before = {stage.first for stage in NeedSpace(timeline, budget).stages}
+    assert before < set(range(timeline.end))
+    assert not before & set(range(layers + 2, 3 * layers - 1, 2))
+    found = [frontier.solve(graph, budget, Options(), contract=contract).cost for contract in (False, True)]
+    assert found[0] == found[1] == optimum(graph, budget)
 
 
-def step_of(batch):
-    return build(lambda f: f), (WS, jax.ShapeDtypeStruct((batch, 64), jnp.float32))
-
-
-def test_the_largest_batch_fits_as_compiled_and_recomputation_makes_room():
-    device = "2 MB"
-    kept = max_batch(step_of, device, max_extra_cost=0.0, solver="chen", check="planned")
-    found = max_batch(step_of, device, solver="chen", precision=0.05)
-    assert found.batch > kept.batch > 0
-    assert found.plan.compiled.total_bytes <= 2_000_000
-    assert found.plan.schedule.recomputed
-    assert found.attempts[-1] == found.attempts[-1].__class__(found.batch, True, found.plan.solution.overhead, None, True)
-    refused = min(attempt.batch for attempt in found.attempts if not attempt.fits and not attempt.compiled)
-    assert refused - found.batch <= max(1, 0.06 * refused) + (found.attempts[-1].batch < found.batch)
-
-
-def test_extra_work_can_be_limited_to_one_more_forward_pass():
-    free = max_batch(step_of, "1 MB", solver="chen", check="planned")
-    limited = max_batch(step_of, "1 MB", solver="chen", max_extra_cost="forward", check="planned")
-    none = max_batch(step_of, "1 MB", solver="chen", max_extra_cost=0, check="planned")
-    assert free.batch >= limited.batch >= none.batch > 0
-    graph = limited.plan.graph
-    forward = sum(node.cost for node in graph.nodes if not node.backward)
-    assert limited.plan.solution.cost - graph.keep_all_cost <= forward
-
-
-def test_no_batch_fits_a_device_smaller_than_the_parameters():
-    found = max_batch(step_of, "100 kB", check="planned", solver="chen")
-    assert (found.batch, found.plan) == (0, None)
-    assert "parameters" in found.attempts[-1].reason
-
-
-@pytest.mark.parametrize("options", [{"start": 0}, {"start": 5, "limit": 4}, {"precision": -1}, {"max_extra_cost": "some"}])
-def test_bad_options_of_max_batch_are_refused(options):
-    with pytest.raises(rl.InvalidArgument):
-        max_batch(step_of, "1 MB", **options)
-
-
-def test_bad_memory_is_refused_before_the_work():
-    with pytest.raises(rl.InvalidBudget):
-        max_batch(step_of, "a lot")
+def test_budget_too_small_is_proven() -> None:
+    with pytest.raises(InfeasibleBudget) as caught:
+        frontier.solve(training_chain(8), 3, Options())
+    assert caught.value.proven

@@ -129,6 +129,7 @@ STOPS = {
     "chain": Stop(at="solvers.chain.ChainTable._fill"),
     "intervals": Stop(),
     "events": Stop(),
+    "frontier": Stop(),
     "checkmate": Stop(at="solvers.checkmate.solve_whole"),
     "rounding": Stop(),
     "brute_force": Stop(layers=5, budget=5, at="solvers.brute_force._best_first"),
