@@ -1,5 +1,6 @@
 """Claim: a plan's predicted peak is what its program compiles to: within 3 % at the median and 8 % at worst on the CPU, for
-ResNet-20, ResNet-50 (224 x 224, batch 8), a transformer of 6 layers and a U-Net, each keeping all, and at 0.7, 0.5 and 0.35.
+ResNet-20, ResNet-50 (224 x 224, batch 8), a transformer of 6 layers, a U-Net and an LSTM, each keeping all, and at 0.7, 0.5 and
+0.35 of that.
 
 Appends one line per plan to benchmarks/results/predicted.jsonl; plans that the file already has, for the same versions and
 label, are not made again. Options: --model NAME and --budget FRACTION, both repeatable; --label TEXT for the code's state.
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import remat_lab as rl
-from experiments.models import resnet, transformer, unet
+from experiments.models import lstm, resnet, transformer, unet
 from experiments.models.model import Model
 from remat_lab.environment import describe
 from remat_lab.measure import SCHEDULERS, compile_program
@@ -31,6 +32,7 @@ MODELS: dict[str, Callable[[], Model]] = {
     "resnet20": lambda: resnet.loss(depth=20, batch=32),
     "transformer": lambda: transformer.loss(layers=6),
     "unet": lambda: unet.loss(),
+    "lstm": lambda: lstm.loss(),
     "resnet50": lambda: resnet.loss(
         stages=(3, 4, 6, 3), bottleneck=True, stem="imagenet", image=224, width=64, classes=1000, batch=8
     ),
