@@ -20,8 +20,8 @@ from solvers.graph import Graph
 from solvers.priced_cut import priced_cut
 
 _AROUND = 12  # candidates for T on either side of the turn
-_HALVINGS = 40
-_PRECISE = 1e-3  # relative width of the range of prices at which the search ends
+_MOST_PRICES = 40
+_PRECISE = 1e-9  # relative gain in a choice's priced cost that counts
 
 
 @dataclass(frozen=True)
@@ -49,27 +49,40 @@ def turn_bound(graph: Graph, budget: int | None, *, deadline: float = math.inf) 
         return once
     if problem.room < 0:
         return once  # the budget is below the need of this very step: a matter for `minimum_budget`
-    ratios = [c / s for c, s in zip(problem.costs, problem.sizes, strict=True) if c and s and math.isfinite(c)]
-    if not ratios:
-        return once
-    low, high, best = 0.0, max(ratios) * len(ratios), 0.0
-    for _ in range(_HALVINGS):
-        if high - low <= _PRECISE * high or time.monotonic() > deadline:
-            break
-        price = math.sqrt(low * high) if low else high / 16
+    return once + _best_over_prices(problem, deadline) * (1 - 1e-9)
+
+
+def _best_over_prices(problem: _Problem, deadline: float) -> float:
+    """The dual optimum: the price moves to where the best choices known on either side of the room cost the same."""
+    bytes_of = [float(size) for size in problem.sizes]
+
+    def solve(price: float) -> tuple[float, float, float]:
+        """Bytes kept, cost of what runs again, and the bound at this price."""
         cut = priced_cut(problem.costs, problem.sizes, problem.reads, problem.needed, price)
-        best = max(best, cut.floor - price * problem.room)
-        if sum(problem.sizes[v] for v in cut.kept) > problem.room:
-            low = price
+        kept = math.fsum(bytes_of[v] for v in cut.kept)
+        return kept, math.fsum(problem.costs[v] for v in cut.again), cut.floor - price * problem.room
+
+    more = (math.fsum(bytes_of[v] for v in problem.needed), 0.0)  # keeping all that is needed
+    if more[0] <= problem.room:
+        return 0.0
+    *less, best = solve(math.fsum(problem.costs) + 1.0)
+    for _ in range(_MOST_PRICES):
+        if less[0] >= min(more[0], problem.room + 1) or time.monotonic() > deadline:
+            break
+        price = (less[1] - more[1]) / (more[0] - less[0])
+        kept, again, bound = solve(price)
+        best = max(best, bound)
+        if again + price * kept >= (less[1] + price * less[0]) * (1 - _PRECISE):  # nothing is cheaper than both at this price
+            break
+        if kept > problem.room:
+            more = (kept, again)
         else:
-            high = price
-            if not low and price < min(ratios) / (4 * len(ratios)):
-                break
-    return once + best * (1 - 1e-9)
+            less = [kept, again]
+    return max(best, 0.0)
 
 
 def _fullest(graph: Graph, budget: int) -> _Problem | None:
-    """The problem at the step near the turn after which most bytes are still to be read."""
+    """The problem at the step near the turn that most bytes come before and are read after."""
     score = turn = best = 0
     for p, v in enumerate(graph.steps):
         score += -1 if graph.nodes[v].backward else 1
@@ -79,7 +92,7 @@ def _fullest(graph: Graph, budget: int) -> _Problem | None:
         return None
     near = graph.steps[max(0, turn - _AROUND) : turn + _AROUND]
     problems = [_problem(graph, step, budget) for step in near]
-    return max(problems, key=lambda p: sum(p.sizes[v] for v in p.needed) - p.room)
+    return max(problems, key=lambda p: sum(p.sizes[v] for v in p.needed if p.costs[v]) - p.room)
 
 
 def _problem(graph: Graph, step: int, budget: int) -> _Problem:
