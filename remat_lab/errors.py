@@ -19,6 +19,10 @@ class PlanMismatch(RematLabError, ValueError):
     """A plan is used with other shapes, dtypes, static values or another program than it was made for."""
 
 
+class InvalidPlanFile(RematLabError, ValueError):
+    """A file that should hold a plan cannot be read, is damaged, or was written by another version."""
+
+
 class UnsupportedEffect(RematLabError, NotImplementedError):
     """A function to recompute does something that must happen exactly once, such as a callback with side effects."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, Literal
 
 import jax
@@ -22,6 +23,7 @@ from remat_lab.policy_plan import PolicyPlan, plan_policy
 from remat_lab.policy_promise import AppliedPolicy, hold
 from remat_lab.promise import Round
 from remat_lab.selection import Selection
+from remat_lab.stored import save_plan
 from remat_lab.summary import summarise
 from remat_lab.targets import Target, as_target
 from remat_lab.trace import Call, Loss, Traced
@@ -184,6 +186,16 @@ class Plan:
             return explain(self.fused, self.schedule, f"exact schedule of {self.loss.name}", notes=tuple(map(str, self.loops)))
         found = self.policy_plan
         return explain(found.fused, found.schedule, f"jax.checkpoint regions of {self.loss.name}")
+
+    def save(self, path: str | Path) -> None:
+        """Writes the plan to a file; `remat_lab.load_plan` reads it back, given the function again.
+
+        The file is JSON with a version. It holds no function and no array, and is refused for any other program.
+
+        Raises:
+            InvalidArgument: if the plan holds functions: predicates in `must_save` or `must_recompute`, or nests of loops.
+        """
+        save_plan(self, path)
 
     def value_and_grad(self) -> Callable[..., Any]:
         """The step as a function with the loss's signature.

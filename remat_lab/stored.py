@@ -1,0 +1,201 @@
+"""Plans on disk: `Plan.save` and `load_plan`.
+
+A file holds the schedule, the grouping of the program into steps, and words for every equation. It cannot hold the function:
+that is given again, traced, and must say the same, equation by equation; a schedule is never replayed on another program. What
+`Plan.apply` needs is not in the file: it is planned anew, from the same budget, when first asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from remat_lab import environment
+from remat_lab.errors import InvalidArgument, InvalidPlanFile, PlanMismatch
+from remat_lab.flatten import Program, flatten
+from remat_lab.promise import Round
+from remat_lab.steps import Fused, Group
+from remat_lab.structure import digest, semantics, short, words
+from remat_lab.trace import Call, Loss
+from solvers.graph import Graph
+from solvers.schedule import Schedule
+from solvers.simulate import simulate
+from solvers.solution import Solution, Status
+
+if TYPE_CHECKING:
+    from remat_lab.plans import Plan
+
+FORMAT, VERSION = "remat_lab plan", 1
+
+
+def save_plan(plan: Plan, path: str | Path) -> None:
+    """Writes a plan; see `Plan.save`."""
+    for name in ("must_save", "must_recompute"):
+        if callable(getattr(plan, name)):
+            raise InvalidArgument(
+                f"{name} is a function, which a file cannot hold: plan with checkpoint names to save the plan"
+            )
+    if plan.plain is not None:
+        raise InvalidArgument(
+            "this plan differentiates loops by nests, which are functions that a file cannot hold: plan again"
+        )
+    solution = {**asdict(replace(plan.solution, schedule=None)), "status": plan.solution.status.name}  # type: ignore[arg-type]
+    body = {
+        "loss": plan.loss.name,
+        "options": _options(plan.loss),
+        "arguments": _arguments(plan.call),
+        "semantics": semantics(),
+        "program": _identity(plan.program),
+        "graph": plan.graph.to_json(),
+        "groups": [[v, asdict(group)] for v, group in plan.fused.groups.items()],
+        "node_of": sorted(plan.fused.node_of.items()),
+        "forward_nodes": plan.fused.forward_nodes,
+        "once": sorted(plan.fused.once.items()),
+        "exact": sorted(plan.fused.exact),
+        "order": plan.schedule.order,
+        "solution": {key: value for key, value in solution.items() if key != "schedule"},
+        "plan": {
+            "budget_bytes": plan.budget_bytes,
+            "seconds": plan.seconds,
+            "must_save": list(plan.must_save),  # type: ignore[arg-type]
+            "must_recompute": list(plan.must_recompute),  # type: ignore[arg-type]
+            "check": plan.check,
+            "rounds": [asdict(attempt) for attempt in plan.rounds],
+            "reserved": dict(plan.reserved),
+            "target": None if plan.target is None else plan.target.name,
+            "unscheduled": plan.unscheduled,
+            "options": None if plan.options is None else dict(plan.options),
+        },
+        "environment": environment.describe(),
+    }
+    data = {"format": FORMAT, "version": VERSION, "digest": digest([_canonical(body)]), "body": body}
+    Path(path).write_text(json.dumps(data))
+
+
+def load_plan(path: str | Path, loss: Callable[..., Any], *args: Any, **kwargs: Any) -> Plan:
+    """Reads a plan that `Plan.save` wrote.
+
+    Args:
+        path: of the file.
+        loss: the function that was planned; its options (`argnums`, `has_aux`, static arguments) are in the file.
+        *args: arguments of the shapes planned for: arrays or `jax.ShapeDtypeStruct`; nothing is allocated.
+        **kwargs: more of them.
+
+    Returns:
+        The plan. Nothing is solved or compiled; `Plan.apply` is planned anew when first asked for.
+
+    Raises:
+        InvalidPlanFile: if the file cannot be read, is damaged, or is of another version.
+        PlanMismatch: if the function traces to another program, the arguments have other shapes or types, or settings of JAX
+            that change results differ; the message says what.
+    """
+    from remat_lab.plans import Plan
+    from remat_lab.targets import as_target
+
+    body = _read(path)
+    options: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in body["options"].items()}
+    planned = Loss(loss, **options)
+    call = planned.call(args, kwargs)
+    _check_arguments(path, body, call)
+    _check_semantics(path, body)
+    program = flatten(planned.trace(call).jaxpr)
+    _check_program(path, body["program"], planned.name, program)
+    graph = Graph.from_json(body["graph"])
+    groups = {
+        int(v): Group(**{key: tuple(x) if isinstance(x, list) else x for key, x in row.items()}) for v, row in body["groups"]
+    }
+    node_of, once = dict(map(tuple, body["node_of"])), dict(map(tuple, body["once"]))
+    fused = Fused(program.abstract(), graph, groups, node_of, body["forward_nodes"], once, frozenset(body["exact"]))
+    kept = dict(body["plan"])
+    kept["rounds"] = tuple(Round(**row) for row in kept["rounds"])
+    kept["target"] = None if kept["target"] is None else as_target(kept["target"])
+    return Plan(loss=planned, call=call.abstract(), fused=fused, solution=_solution(graph, body), **kept)
+
+
+def _read(path: str | Path) -> Mapping[str, Any]:
+    try:
+        data = json.loads(Path(path).read_text())
+    except OSError as error:
+        raise InvalidPlanFile(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise InvalidPlanFile(f"{path} is damaged, or no plan: it is not JSON ({error})") from error
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise InvalidPlanFile(f"{path} holds no plan: Plan.save writes files with the format {FORMAT!r}")
+    if data.get("version") != VERSION:
+        raise InvalidPlanFile(f"{path} has version {data.get('version')}, this remat_lab reads {VERSION}: plan and save again")
+    body = data.get("body")
+    if not isinstance(body, dict) or data.get("digest") != digest([_canonical(body)]):
+        raise InvalidPlanFile(f"{path} is damaged: its content does not have the digest that it was saved with")
+    return body
+
+
+def _canonical(body: Any) -> str:
+    return json.dumps(json.loads(json.dumps(body)), sort_keys=True)
+
+
+def _options(loss: Loss) -> dict[str, Any]:
+    return {name: getattr(loss, name) for name in ("argnums", "has_aux", "static_argnums", "static_argnames")}
+
+
+def _arguments(call: Call) -> list[list[str]]:
+    kinds = dict(zip(call.traced, (f"{x.dtype}{list(x.shape)}" for x in call.abstract().values), strict=True))
+    weak = dict(zip(call.traced, call.weak_types, strict=True))
+    found = []
+    for i, path in enumerate(call.paths):
+        kind = f"{kinds[i]}{' (weak)' if weak[i] else ''}" if i in kinds else "not traced"
+        found.append([path, kind, "differentiated" if i in call.differentiated else ""])
+    return found
+
+
+def _check_arguments(path: str | Path, body: Mapping[str, Any], call: Call) -> None:
+    found, planned = _arguments(call), body["arguments"]
+    for ours, theirs in zip(found, planned, strict=False):
+        if ours != theirs:
+            raise PlanMismatch(
+                f"{path} was planned for {' '.join(theirs)}, but here it is {' '.join(ours)}: plan again".rstrip()
+            )
+    if len(found) != len(planned):
+        raise PlanMismatch(f"{path} was planned for {len(planned)} argument leaves, here are {len(found)}: plan again")
+
+
+def _check_semantics(path: str | Path, body: Mapping[str, Any]) -> None:
+    for name, here in semantics().items():
+        if here != body["semantics"].get(name):
+            raise PlanMismatch(f"{path} was planned with {name}={body['semantics'].get(name)}, here it is {here}: plan again")
+
+
+def _identity(program: Program) -> dict[str, Any]:
+    lines = words(program)
+    return {
+        "hash": digest(lines),
+        "lines": [short(line) for line in lines],
+        "names": [f"{q.name} at {q.source_line.rsplit('/', 1)[-1]}" for q in program.equations],
+    }
+
+
+def _check_program(path: str | Path, planned: Mapping[str, Any], name: str, program: Program) -> None:
+    found = _identity(program)
+    if found["hash"] == planned["hash"]:
+        return
+    for k, (ours, theirs) in enumerate(zip(found["lines"], planned["lines"], strict=False)):
+        if ours != theirs and 1 <= k <= min(len(found["names"]), len(planned["names"])):
+            here, there = found["names"][k - 1], planned["names"][k - 1]
+            where = f"equation {k} is {here}, planned was {there}"
+            if here.partition(" ")[0] == there.partition(" ")[0]:
+                where = f"equation {k} is {here}, with other parameters, operands or types than {there}: {words(program)[k]}"
+            break
+    else:
+        where = f"{len(found['names'])} equations instead of {len(planned['names'])}, or other inputs or outputs"
+    raise PlanMismatch(f"{name} is not the program that {path} was planned for: {where}. Plan again.")
+
+
+def _solution(graph: Graph, body: Mapping[str, Any]) -> Solution:
+    schedule = Schedule.from_order(graph, body["order"])
+    kept = {**body["solution"], "status": Status[body["solution"]["status"]]}
+    result = simulate(graph, schedule)
+    if (result.peak, result.peak_total) != (kept["peak"], kept["peak_total"]):
+        raise InvalidPlanFile(f"the schedule in the file peaks at {result.peak} bytes, not at {kept['peak']} as it says")
+    return Solution(schedule=schedule, **kept)

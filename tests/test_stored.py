@@ -1,0 +1,138 @@
+"""Plans on disk: read back they are the same, and nothing else is ever replayed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import remat_lab as rl
+
+W = [jax.random.normal(jax.random.key(i), (16, 16)) / 4 for i in range(6)]
+X = jax.random.normal(jax.random.key(9), (32, 16))
+SHAPES = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (W, X))
+
+
+def loss(ws, x, key, scale=2.0, *, square=True):
+    for w in ws:
+        x = jnp.sin(jnp.sin(x @ w)) * scale
+        x = jnp.where(jax.random.bernoulli(key, 0.5, x.shape), x, 0)
+    x = x + jnp.max(x, axis=1, keepdims=True)
+    return jnp.mean(x**2 if square else x), {"last": x}
+
+
+KEY = jax.random.key(0)
+
+
+@pytest.fixture(scope="module")
+def plan() -> rl.Plan:
+    options: dict[str, Any] = {"static_argnames": "square", "has_aux": True, "argnums": (0, 1), "check": "planned"}
+    return rl.plan(loss, *SHAPES, KEY, budget=0.7, solver="greedy", square=True, **options)
+
+
+@pytest.fixture(scope="module")
+def path(plan: rl.Plan, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    file = tmp_path_factory.mktemp("plans") / "plan.json"
+    plan.save(file)
+    return file
+
+
+def test_a_plan_read_back_is_the_same_plan(plan, path):
+    found = rl.load_plan(path, loss, W, X, KEY, square=True)
+    assert found.schedule == plan.schedule
+    assert found.solution == plan.solution
+    assert found.fused.groups == plan.fused.groups
+    assert found.graph == plan.graph
+    assert found.predicted == plan.predicted
+    assert (found.budget_bytes, found.check, found.reserved) == (plan.budget_bytes, plan.check, plan.reserved)
+    assert found.summary() == plan.summary()
+    results = [jax.jit(p.value_and_grad(), static_argnames="square")(W, X, KEY, square=True) for p in (found, plan)]
+    for a, b in zip(*map(jax.tree.leaves, results), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert found.policy_plan.peak_bytes == plan.policy_plan.peak_bytes
+
+
+def other_order(ws, x, key, scale=2.0, *, square=True):
+    for w in ws:
+        x = jnp.sin(jnp.cos(x @ w)) * scale
+        x = jnp.where(jax.random.bernoulli(key, 0.5, x.shape), x, 0)
+    x = x + jnp.max(x, axis=1, keepdims=True)
+    return jnp.mean(x**2 if square else x), {"last": x}
+
+
+def other_constant(ws, x, key, scale=2.0, *, square=True):
+    return loss(ws, x, key, scale, square=square)[0] * 3, {"last": x}
+
+
+def other_parameter(ws, x, key, scale=2.0, *, square=True):
+    for w in ws:
+        x = jnp.sin(jnp.sin(x @ w)) * scale
+        x = jnp.where(jax.random.bernoulli(key, 0.25, x.shape), x, 0)
+    x = x + jnp.max(x, axis=1, keepdims=True)
+    return jnp.mean(x**2 if square else x), {"last": x}
+
+
+WRONG: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], str]] = {
+    "another function": (other_order, (W, X, KEY), {}, r"other_order is not the program.*equation \d+ is cos at test_stored"),
+    "another literal": (other_parameter, (W, X, KEY), {}, r"other_parameter is not the program.*other parameters, operands"),
+    "another ending": (other_constant, (W, X, KEY), {}, r"other_constant is not the program"),
+    "another shape": (loss, (W, X[:4], KEY), {}, r"planned for x float32\[32, 16\].*here it is x float32\[4, 16\]"),
+    "another type": (loss, (W, X.astype(jnp.bfloat16), KEY), {}, r"planned for x float32.*here it is x bfloat16"),
+    "another weak type": (
+        loss,
+        (W, X, KEY, 2.0),
+        {},
+        r"planned for square not traced, but here it is scale float32\[\] \(weak\)",
+    ),
+    "another structure": (loss, (W[:4], X, KEY), {}, r"planned for ws\[4\] float32.*here it is x"),
+    "another static value": (loss, (W, X, KEY), {"square": False}, r"is not the program"),
+    "another generator": (loss, (W, X, jax.random.key(0, impl="rbg")), {}, r"planned for key key<fry>"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_anything_else_is_refused_with_what_differs(path, what):
+    fun, args, options, message = WRONG[what]
+    with pytest.raises(rl.PlanMismatch, match=message):
+        rl.load_plan(path, fun, *args, **{"square": True, **options})
+
+
+@pytest.mark.parametrize(("setting", "value"), [("jax_threefry_partitionable", False), ("jax_default_prng_impl", "rbg")])
+def test_other_settings_of_jax_are_refused(path, setting, value):
+    before = getattr(jax.config, setting)
+    jax.config.update(setting, value)
+    try:
+        with pytest.raises(rl.PlanMismatch, match=f"planned with {setting}={before}, here it is {value}"):
+            rl.load_plan(path, loss, W, X, KEY, square=True)
+    finally:
+        jax.config.update(setting, before)
+
+
+def test_damaged_files_are_clear_errors(path, tmp_path):
+    text = path.read_text()
+    data = json.loads(text)
+    cut = {**data, "body": {**data["body"], "order": data["body"]["order"][:-1]}}
+    damaged = {
+        "cut off": (text[: len(text) // 2], "not JSON"),
+        "changed": (json.dumps(cut), "digest"),
+        "another version": (json.dumps({**data, "version": 99}), "version 99, this remat_lab reads 1"),
+        "something else": (json.dumps([1, 2]), "holds no plan"),
+        "empty": ("", "not JSON"),
+    }
+    for kind, (content, message) in damaged.items():
+        file = tmp_path / f"{kind}.json"
+        file.write_text(content)
+        with pytest.raises(rl.InvalidPlanFile, match=message):
+            rl.load_plan(file, loss, W, X, KEY, square=True)
+    with pytest.raises(rl.InvalidPlanFile, match="cannot read"):
+        rl.load_plan(tmp_path / "absent.json", loss, W, X, KEY, square=True)
+
+
+def test_what_a_file_cannot_hold_is_refused(plan, tmp_path):
+    with pytest.raises(rl.InvalidArgument, match="must_save is a function"):
+        plan.amended(must_save=lambda value: True).save(tmp_path / "plan.json")
+    assert not list(tmp_path.iterdir())
