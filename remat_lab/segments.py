@@ -4,7 +4,7 @@ Equations are bound again, never inlined, so that custom derivative rules, the u
 constraints and source lines survive. Each matrix product or convolution takes its operands through one
 `optimization_barrier`, with the parameters that the equations up to the next one read. Its transpose ties the gradients of all
 these together: those of the weights are computed before the backward pass goes on, instead of holding their inputs until the
-end.
+end. The loss is tied to the start of the backward pass in the same way.
 """
 
 from __future__ import annotations
@@ -74,12 +74,15 @@ class Emitter:
                 self.last_read[out] = len(program.equations)
         self._companions = _companions(program)
         self._effects = frozenset(k for k, q in enumerate(program.equations) if q.eqn.effects and not q.outs)
+        self._scalars = [v for v in self.last_read if v in program.outputs and _is_real_scalar(program.avals[v])]
         self._regions: dict[int, tuple[Any, tuple[int, ...], tuple[int, ...]]] = {}
 
     def run(self, constants: dict[int, Any], args: Sequence[Any]) -> list[Any]:
         """The program's outputs for its inputs and closed-over arrays."""
         env = {**constants, **dict(zip(self.program.inputs, args, strict=True))}
         self._inside(self.layout.root, env, outermost=True)
+        if self.layout.root.children and self.layout.ordered:
+            env.update({v: _before_backward(env[v]) for v in self._scalars})
         return [v.val if isinstance(v, _compat.Literal) else env[v] for v in self.program.outputs]
 
     def _inside(self, region: Region, env: dict[int, Any], *, outermost: bool = False) -> None:
@@ -133,6 +136,20 @@ class Emitter:
     def _may_tie(self, v: int) -> bool:
         dtype = getattr(self.program.avals[v], "dtype", None)
         return dtype is not None and bool(jax.dtypes.issubdtype(dtype, jax.numpy.inexact))
+
+
+def _is_real_scalar(aval: Any) -> bool:
+    return getattr(aval, "shape", None) == () and bool(jax.dtypes.issubdtype(aval.dtype, jax.numpy.floating))
+
+
+def _before_backward(loss: Any) -> Any:
+    """The same value, of which gradients can only be computed when it is known.
+
+    Nothing in a backward pass reads the loss, so XLA would compute it last, and hold what it is computed from until then. The
+    one that the gradient is multiplied with comes out of a barrier that the loss goes into.
+    """
+    one, loss = lax.optimization_barrier((jax.numpy.ones_like(loss), loss))  # what leaves it unread would not be tied
+    return loss * lax.stop_gradient(one)
 
 
 def _refuse_effects(equations: Sequence[Equation]) -> None:
