@@ -163,7 +163,7 @@ class LoopPlanner:
             if best is None or solution.cost < best[1].cost:
                 best = variant, solution
         if best is None:
-            raise min(errors, key=lambda error: error.minimum)
+            raise _with_nests(min(errors, key=lambda error: error.minimum))
         variant, solution = best
         scope = f"{solution.scope}, with these loops"
         return variant, replace(solution, scope=scope, keep_all_cost=self.plain.cost)
@@ -188,6 +188,18 @@ class LoopPlanner:
             return variant
         finer = self.variant((*picked[:n], choice, *picked[n + 1 :]))
         return finer if finer.peak <= budget else variant
+
+
+def _with_nests(error: InfeasibleBudget) -> InfeasibleBudget:
+    """The same, saying that other nests were not tried: what is proven is so for these only."""
+    return InfeasibleBudget(
+        budget=error.budget,
+        minimum=error.minimum,
+        lower_bound=error.lower_bound,
+        relative_to=f"{error.relative_to}, with the loops in the smallest nests known",
+        bottleneck=error.bottleneck,
+        name=error.name,
+    )
 
 
 def _around(point: int) -> list[int]:
