@@ -104,15 +104,18 @@ def load_plan(path: str | Path, loss: Callable[..., Any], *args: Any, **kwargs: 
     program = flatten(planned.trace(call).jaxpr)
     _check_program(path, body["program"], planned.name, program)
     graph = Graph.from_json(body["graph"])
-    groups = {
-        int(v): Group(**{key: tuple(x) if isinstance(x, list) else x for key, x in row.items()}) for v, row in body["groups"]
-    }
+    groups = {int(v): _group(row) for v, row in body["groups"]}
     node_of, once = dict(map(tuple, body["node_of"])), dict(map(tuple, body["once"]))
     fused = Fused(program.abstract(), graph, groups, node_of, body["forward_nodes"], once, frozenset(body["exact"]))
     kept = dict(body["plan"])
     kept["rounds"] = tuple(Round(**row) for row in kept["rounds"])
     kept["target"] = None if kept["target"] is None else as_target(kept["target"])
     return Plan(loss=planned, call=call.abstract(), fused=fused, solution=_solution(graph, body), **kept)
+
+
+def _group(row: Mapping[str, Any]) -> Group:
+    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+    return Group(**fields)
 
 
 def _read(path: str | Path) -> Mapping[str, Any]:
@@ -154,9 +157,8 @@ def _check_arguments(path: str | Path, body: Mapping[str, Any], call: Call) -> N
     found, planned = _arguments(call), body["arguments"]
     for ours, theirs in zip(found, planned, strict=False):
         if ours != theirs:
-            raise PlanMismatch(
-                f"{path} was planned for {' '.join(theirs)}, but here it is {' '.join(ours)}: plan again".rstrip()
-            )
+            there, here = (" ".join(filter(None, row)) for row in (theirs, ours))
+            raise PlanMismatch(f"{path} was planned for {there}, but here it is {here}: plan again")
     if len(found) != len(planned):
         raise PlanMismatch(f"{path} was planned for {len(planned)} argument leaves, here are {len(found)}: plan again")
 
