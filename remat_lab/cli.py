@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,7 @@ from remat_lab.cli_common import (
     Seed,
     Settings,
     SolverName,
+    Targets,
     TimeLimit,
     Workers,
     build,
@@ -42,6 +44,9 @@ def options(
     traceback: Annotated[bool, typer.Option("--traceback", help="Show the whole traceback of an error.")] = False,
 ) -> None:
     """Options that come before the command."""
+    from remat_lab.quiet import quiet_without_devices
+
+    quiet_without_devices()
     context.obj = {"traceback": traceback}
 
 
@@ -65,6 +70,7 @@ def compare(
     time_limit: TimeLimit = 20.0,
     seed: Seed = 0,
     workers: Workers = None,
+    target: Targets = None,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to write compare.json and compare.png.")] = Path(),
     json_path: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures here instead.")] = None,
     picture_path: Annotated[
@@ -97,6 +103,7 @@ def compare(
                 time_limit=time_limit,
                 workers=workers,
                 strict=budget is not None and len(budget) == 1,
+                targets=target or (),
                 title=made.name,
                 progress=report,
             )
@@ -119,6 +126,7 @@ def plan(
     time_limit: TimeLimit = 20.0,
     seed: Seed = 0,
     workers: Workers = None,
+    target: Targets = None,
 ) -> None:
     """Plan one model under one budget, and say what the plan keeps, recomputes and costs."""
     with friendly(context):
@@ -126,22 +134,39 @@ def plan(
         with shown(made.name) as report:
             from remat_lab.api import plan as run
             from remat_lab.summary import describe_progress
+            from remat_lab.target_table import describe_compiled
 
-            report("trace", 0, 1)
-            result = run(
-                made.loss,
-                *made.args,
-                budget=budget,
-                solver=solver,
-                costs=costs,
-                argnums=made.argnums,
-                has_aux=made.has_aux,
-                time_limit=time_limit,
-                seed=seed,
-                workers=workers,
-                progress=lambda now: report(describe_progress("solve", now), 0, 1),
-            )
-        typer.echo(result.summary())
+            lines: list[str] = []
+            places: list[str | None] = [*target] if target else [None]
+            for name in places:
+                report("trace" if name is None else f"trace and compile for {name}", 0, 1)
+                result = run(
+                    made.loss,
+                    *made.args,
+                    budget=budget,
+                    solver=solver,
+                    costs=costs,
+                    argnums=made.argnums,
+                    has_aux=made.has_aux,
+                    target=name,
+                    time_limit=time_limit,
+                    seed=seed,
+                    workers=workers,
+                    progress=lambda now: report(describe_progress("solve", now), 0, 1),
+                )
+                lines += [result.summary(), *([] if name is None else [describe_compiled(result)])]
+        typer.echo("\n".join(lines))
+
+
+@app.command()
+def targets(context: typer.Context) -> None:
+    """List the devices to plan and compile for: what can be used here, and why not the rest."""
+    with friendly(context):
+        from rich.console import Console
+
+        from remat_lab.target_table import print_targets
+
+        print_targets(Console() if sys.stdout.isatty() else Console(width=120))
 
 
 @app.command()

@@ -35,6 +35,14 @@ Costs = Annotated[
         help="What recomputation is charged: roofline, measured (each step timed here, once for all plans) or flops.",
     ),
 ]
+Targets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--target",
+        metavar="NAME",
+        help="A device to plan and compile for, which need not be here (see remat-lab targets), or a .toml file; repeatable.",
+    ),
+]
 Workers = Annotated[int | None, typer.Option(min=1, metavar="N", help="Threads of the solver; all cores by default.")]
 
 

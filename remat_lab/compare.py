@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from remat_lab import environment
 from remat_lab.api import as_loss, planner_for
 from remat_lab.arguments import is_concrete, materialise
 from remat_lab.budget import parse_budget
-from remat_lab.comparison import Comparison
+from remat_lab.comparison import Comparison, Row
 from remat_lab.entries import plans_of, prepare, settings_of
 from remat_lab.errors import InvalidArgument
 from remat_lab.fuse import CostRule
 from remat_lab.strategies import Budget, select
-from remat_lab.trial import Function, Job, Report, Reporter, compile_row, run_rows
+from remat_lab.targets import Target, as_target
+from remat_lab.trial import Function, Job, Report, Reporter, compile_row, relative_flops, run_rows
 from solvers import available
 from solvers.errors import InfeasibleBudget
 
@@ -35,6 +36,7 @@ def compare(
     time_limit: float = 20.0,
     workers: int | None = None,
     strict: bool = False,
+    targets: Sequence[str | Target] = (),
     title: str | None = None,
     progress: Report | None = None,
 ) -> Comparison:
@@ -61,6 +63,8 @@ def compare(
         time_limit: seconds for each optimal plan.
         workers: threads of the solver.
         strict: raise `InfeasibleBudget` before anything is compiled, instead of making a row of it.
+        targets: devices to compare on, by name (see `remat-lab targets`) or as `Target`s; none for the one that JAX uses. What
+            is not here is planned and compiled for, not run. Each has rows of its own, plain JAX first.
         title: what the result is called; the loss's name by default.
         progress: called with what is being done, how many parts of the work are done, and how many there are.
 
@@ -71,6 +75,7 @@ def compare(
         RematLabError: if the loss cannot be planned at all, or a strategy or solver is unknown.
         InvalidBudget: if a budget is not one.
         InfeasibleBudget: only if `strict`.
+        TargetUnavailable: if nothing can be compiled for a target here, with what to install.
     """
     if solver not in available():
         raise InvalidArgument(f"there is no solver {solver!r}: choose one of {', '.join(available())}")
@@ -80,21 +85,32 @@ def compare(
     for strategy in chosen:
         if strategy.budget is not None:
             parse_budget(strategy.budget, keep_all_peak=1 << 40)  # whether it is one: before the work, not in the middle
-    runnable = real_args if real_args is not None else args if is_concrete(args) else materialise(args, seed)
-    job = Job(loss, args, runnable, blocks, argnums, has_aux, Reporter(progress, 3 * len(chosen) + max(rounds, 0)))
+    places: list[Target | None] = [as_target(target) for target in targets] or [None]
+    for place in places:
+        if place is not None:
+            place.device()  # refused before the work, not in the middle
+    runs = any(place is None or place.is_present for place in places)
+    runnable = real_args if real_args is not None else args if is_concrete(args) or not runs else materialise(args, seed)
+    reporter = Reporter(progress, len(places) * (3 * len(chosen) + max(rounds, 0)))
     whole = as_loss(loss, argnums, has_aux, (), ())
-    planner = planner_for(whole, whole.call(args, {}), costs=costs)
     limits: dict[str, Any] = {"seed": seed, "time_limit": time_limit, "workers": workers}
-    plans = plans_of(job, planner, chosen, solver, limits)
-    for outcome in plans.values():
-        if strict and isinstance(outcome, InfeasibleBudget):
-            raise outcome
-    entries = [prepare(job, strategy, planner, plans, limits) for strategy in chosen]
-    entries = [compile_row(job, entry) for entry in entries]
+    rows: list[Row] = []
+    peaks: list[int] = []
+    jobs = [Job(loss, args, runnable, blocks, argnums, has_aux, reporter, place) for place in places]
+    for place, job in zip(places, jobs, strict=True):
+        planner = planner_for(whole, whole.call(args, {}), costs=costs, target=place)
+        peaks.append(planner.keep_all_peak_bytes)
+        plans = plans_of(job, planner, chosen, solver, limits)
+        for outcome in plans.values():
+            if strict and isinstance(outcome, InfeasibleBudget):
+                raise outcome
+        entries = [prepare(job, strategy, planner, plans, limits) for strategy in chosen]
+        entries = [compile_row(job, entry) for entry in entries]
+        rows += run_rows(job, entries, rounds) if place is None or place.is_present else relative_flops(entries)
     return Comparison(
-        title=title or planner.loss.name,
-        rows=tuple(run_rows(job, entries, rounds)),
-        keep_all_peak_bytes=planner.keep_all_peak_bytes,
-        settings=settings_of(job, chosen, solver=solver, costs=costs, rounds=rounds, **limits),
+        title=title or whole.name,
+        rows=tuple(rows),
+        keep_all_peak_bytes=peaks[0],
+        settings=settings_of(jobs[0], chosen, solver=solver, costs=costs, rounds=rounds, **limits),
         environment=environment.describe(),
     )

@@ -61,6 +61,11 @@ class Row:
         planned_bound_ratio: the bound over the cost of computing everything once, minus 1.
         gap: (cost - lower_bound) / cost of computing everything once.
         scope: what the bound refers to.
+        target: the device that the row is about; None for the one that it ran on.
+        kernels: kernels that the executable starts (`kernels`); a loop's once per trip.
+        kernel_bytes: bytes that they read and write.
+        device_peak_bytes: results and temporaries at their peak by the device's own allocator; None where it has none (the CPU)
+            or an earlier program's peak hides it.
         plan_seconds: trace, fuse and solve.
         compile_seconds: compilation under the row's own options.
         timeline: live bytes of the plan.
@@ -95,6 +100,10 @@ class Row:
     planned_bound_ratio: float | None = None
     gap: float | None = None
     scope: str | None = None
+    target: str | None = None
+    kernels: int | None = None
+    kernel_bytes: int | None = None
+    device_peak_bytes: int | None = None
     plan_seconds: float | None = None
     compile_seconds: float | None = None
     timeline: Timeline | None = None

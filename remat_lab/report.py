@@ -105,7 +105,14 @@ def _columns(data: Json) -> list[Column]:
         return megabytes(temps[0]) if temps else NOTHING
 
     other = [Column("other\nsched.", "memory", under_the_other)] if len(schedulers) == 2 else []
+    kernels = [
+        Column("\nkernels", "work", field("kernels", lambda n: NOTHING if n is None else f"{n:,}")),
+        Column("kernel\nbytes", "work", field("kernel_bytes", megabytes)),
+    ]
+    if all(row.get("kernel_bytes") is None for row in data["rows"]):
+        kernels = []
     return [
+        *([Column("\ntarget", "all", field("target", str))] if any(row.get("target") for row in data["rows"]) else []),
         Column("\nstrategy", "all", lambda row: _broken(row["strategy"])),
         Column("planned\npeak", "memory", field("planned_peak_bytes", megabytes)),
         Column("compiled\ntemp", "memory", field("compiled_temp_bytes", megabytes)),
@@ -114,6 +121,7 @@ def _columns(data: Json) -> list[Column]:
         Column("\nouts", "memory", field("output_bytes", megabytes)),
         Column("FLOPs\nplanned", "work", field("planned_extra_flops_ratio", percent)),
         Column("FLOPs\ncompiled", "work", field("compiled_extra_flops_ratio", percent)),
+        *kernels,
         Column("step\ntime", "work", field("step_time_ratio", lambda ratio: percent(ratio, sign=False, digits=0))),
         Column("gradient\ndifference", "work", lambda row: difference(row["max_grad_difference"], row["bitwise_equal"])),
         Column("\nstatus", "work", field("status", lambda status: status or NOTHING)),
@@ -130,13 +138,13 @@ def _table(data: Json, columns: list[Column]) -> Table:
 
     table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, show_edge=False)
     for column in columns:
-        on_left = column.heading.strip() in ("strategy", "status")
+        on_left = column.heading.strip() in ("target", "strategy", "status")
         table.add_column(column.heading, justify="left" if on_left else "right", no_wrap=True)
     family = None
     for row in data["rows"]:
-        if family is not None and row["family"] != family:
+        if family is not None and (row.get("target"), row["family"]) != family:
             table.add_section()
-        family = row["family"]
+        family = (row.get("target"), row["family"])
         table.add_row(*(column.cell(row) for column in columns), style=_STYLES.get(row["status"]))
     return table
 
@@ -175,6 +183,8 @@ def _notes(data: Json) -> list[RenderableType]:
             f"Plain JAX under the {name} scheduler takes {percent(x, sign=False, digits=0)} of that." for name, x in other
         ]
     notes.append("Gradient difference: largest absolute one from plain JAX under the same compiler options.")
+    if any(row.get("kernel_bytes") is not None for row in rows):
+        notes.append("Kernel bytes: what all kernels of the compiled program read and write, in MB.")
     options = {json.dumps(row["compiler_options"]): row["compiler_options"] for row in rows if row["compiler_options"]}
     if len(data["settings"].get("schedulers", {})) == 2:
         notes.append("Other sched.: temp of the same program under XLA's other CPU scheduler, for which it was not made.")

@@ -12,8 +12,9 @@ from typing import Any
 import jax
 
 from remat_lab.comparison import Row
-from remat_lab.measure import SCHEDULERS, Compiled, compile_program, time_alternated
+from remat_lab.measure import Compiled, compile_program, device_peak, time_alternated
 from remat_lab.plans import Plan
+from remat_lab.targets import Target, as_target
 from remat_lab.verify import largest_difference
 
 Report = Callable[[str, int, int], None]
@@ -47,11 +48,16 @@ class Job:
     argnums: int | tuple[int, ...]
     has_aux: bool
     report: Reporter
+    target: Target | None = None
 
     @property
     def schedulers(self) -> dict[str, dict[str, Any]]:
         """Compiler options to try: XLA's CPU backend has two schedulers, others refuse the option."""
-        return dict(SCHEDULERS) if jax.default_backend() == "cpu" else {"default": {}}
+        return dict(as_target(self.target).schedulers)
+
+    def compile(self, function: Function, options: Mapping[str, Any]) -> Compiled:
+        """A step compiled for the target."""
+        return compile_program(function, *self.args, target=self.target, compiler_options=dict(options))
 
     def differentiate(self, loss: Function) -> Function:
         """The step that every row compiles, for an ordinary loss."""
@@ -76,7 +82,8 @@ def compile_row(job: Job, entry: Entry) -> Entry:
     row, options = entry.row, dict(entry.row.compiler_options)
     job.report.start(f"compile {row.strategy}")
     try:
-        own = compile_program(entry.function, *job.args, compiler_options=options)
+        own = job.compile(entry.function, options)
+        traffic = own.traffic
     except Exception as error:
         if row.family == "plain":
             raise
@@ -86,7 +93,7 @@ def compile_row(job: Job, entry: Entry) -> Entry:
     temps: dict[str, int | None] = {}
     for name, other in job.schedulers.items():
         try:
-            found = own if other == options else compile_program(entry.function, *job.args, compiler_options=other)
+            found = own if other == options else job.compile(entry.function, other)
             temps[name] = found.temp_bytes
         except Exception:
             temps[name] = None
@@ -98,6 +105,9 @@ def compile_row(job: Job, entry: Entry) -> Entry:
         output_bytes=own.output_bytes,
         compiled_flops=own.flops,
         compile_seconds=own.seconds,
+        target=None if job.target is None else job.target.name,
+        kernels=None if traffic is None else traffic.kernels,
+        kernel_bytes=None if traffic is None else traffic.bytes,
     )
     return replace(entry, row=row, compiled=own)
 
@@ -116,7 +126,7 @@ class References:
             compiled = self._plain.compiled
             if compiled is None or options != self._plain.row.compiler_options:
                 function = self._job.differentiate(self._job.loss)
-                compiled = compile_program(function, *self._job.args, compiler_options=dict(options))
+                compiled = self._job.compile(function, options)
             self._found[key] = compiled, compiled.call(*self._job.real_args)
         return self._found[key][1]
 
@@ -131,7 +141,9 @@ def check_row(job: Job, entry: Entry, references: References) -> Entry:
     try:
         if entry.compiled is None:
             return entry
-        value, grads = entry.compiled.call(*job.real_args)
+        run = partial(entry.compiled.call, *job.real_args)
+        peak = device_peak(run, as_target(job.target).here())
+        value, grads = run()
         expected_value, expected_grads = references.under(entry.row.compiler_options)
         of_grads = largest_difference(expected_grads, grads)
         of_value = largest_difference(expected_value, value)
@@ -147,6 +159,7 @@ def check_row(job: Job, entry: Entry, references: References) -> Entry:
         max_grad_relative_difference=_finite(of_grads.relative),
         max_value_difference=_finite(of_value.absolute),
         bitwise_equal=of_grads.bitwise and of_value.bitwise,
+        device_peak_bytes=peak,
     )
     if row.max_grad_difference is None:
         row = replace(row, reason=f"gradient {of_grads.leaf} is not finite where plain JAX's is, or the other way round")
