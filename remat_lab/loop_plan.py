@@ -11,19 +11,19 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, Protocol
 
 from remat_lab.errors import UnsupportedEffect
 from remat_lab.fuse import Fused
+from remat_lab.loop import PlannedLoop
 from remat_lab.loop_measure import Measured, measure
-from remat_lab.loop_sites import Site, sites_of, with_loops
-from remat_lab.trace import Call, Loss
+from remat_lab.loop_sites import Site
 from solvers.errors import InfeasibleBudget
 from solvers.nest_search import Choice, cheapest, frontier
 from solvers.simulate import keep_all_peak
-from solvers.solution import Solution
 
 _POINTS = 32  # budgets tried for the frontier of one loop
 _EARLIER = 2  # points of the path, beside the first that fits, for which the solver is asked
@@ -72,16 +72,18 @@ class Variant:
     """The program with one choice for each of its loops.
 
     Attributes:
-        loss: the loss with its loops replaced.
+        function: the loss, or another function, with its loops replaced.
         fused: its step.
         peak: its peak of temporaries with everything outside the loops kept.
         loops: what was chosen; empty if the loops are JAX's own.
+        planned: the same by the loops' numbers, as `loop_sites.run_with` takes it.
     """
 
-    loss: Loss
+    function: Any
     fused: Fused
     peak: int
     loops: tuple[NestedLoop, ...] = ()
+    planned: Mapping[int, PlannedLoop] = field(default_factory=dict[int, PlannedLoop])
 
     @property
     def cost(self) -> float:
@@ -89,20 +91,26 @@ class Variant:
         return self.fused.graph.keep_all_cost
 
 
+class Priced(Protocol):
+    """A plan with its cost, in the unit of the graph that it is for."""
+
+    @property
+    def cost(self) -> float:
+        """Of the whole step."""
+
+
 @dataclass(eq=False)
 class LoopPlanner:
     """Chooses the nests of one program for any number of budgets.
 
     Attributes:
-        loss: the user's loss.
-        call: its arguments, as shapes.
-        analyse: traces and groups a loss.
+        sites: finds the loops that gradients flow through.
+        rewrite: makes the function with planned loops, by their numbers, and its step.
         plain: the program as it is.
     """
 
-    loss: Loss
-    call: Call
-    analyse: Callable[[Loss], Fused]
+    sites: Callable[[], Sequence[Site]]
+    rewrite: Callable[[Mapping[int, PlannedLoop]], tuple[Any, Fused]]
     plain: Variant
     _made: dict[tuple[Choice, ...], Variant] = field(default_factory=dict[tuple[Choice, ...], Variant], repr=False)
 
@@ -110,7 +118,7 @@ class LoopPlanner:
     def loops(self) -> list[Candidate]:
         """The loops that gradients flow through."""
         found: list[Candidate] = []
-        for site in sites_of(self.loss, self.call):
+        for site in self.sites():
             try:
                 measured = measure(site.loop, site.moving)
             except UnsupportedEffect:  # it must run once, and so stays as it is
@@ -133,30 +141,30 @@ class LoopPlanner:
             points.append(tuple(at))
         return points
 
-    def choose(self, budget: int | None, solve: Callable[[Fused, int | None], Solution]) -> tuple[Variant, Solution]:
+    def choose[S: Priced](self, budget: int | None, solve: Callable[[Variant, int | None], S]) -> tuple[Variant, S]:
         """The cheapest plan found: loops and schedule.
 
         Args:
             budget: bytes of temporaries; None for no limit.
-            solve: the schedule for a program and a budget; raises `InfeasibleBudget`.
+            solve: plans a program within a budget; raises `InfeasibleBudget`.
 
         Raises:
             InfeasibleBudget: if no point of the path has a schedule within the budget.
         """
         if budget is None or self.plain.peak <= budget or not self.loops:
-            return self.plain, solve(self.plain.fused, budget)
+            return self.plain, solve(self.plain, budget)
         last = len(self.path) - 1
         fits = bisect_left(range(last + 1), True, key=lambda point: self.variant(self.path[point]).peak <= budget)
         tried = [self.variant(self.path[point]) for point in _around(min(fits, last))]
         if fits <= last:
             tried.insert(0, self._refined(self.path[fits], budget))
-        best: tuple[Variant, Solution] | None = None
+        best: tuple[Variant, S] | None = None
         errors: list[InfeasibleBudget] = []
         for variant in tried:
             if best is not None and variant.cost >= best[1].cost:
                 continue
             try:
-                solution = solve(variant.fused, budget)
+                solution = solve(variant, budget)
             except InfeasibleBudget as error:
                 errors.append(error)
                 continue
@@ -164,18 +172,16 @@ class LoopPlanner:
                 best = variant, solution
         if best is None:
             raise _with_nests(min(errors, key=lambda error: error.minimum))
-        variant, solution = best
-        scope = f"{solution.scope}, with these loops"
-        return variant, replace(solution, scope=scope, keep_all_cost=self.plain.cost)
+        return best
 
     def variant(self, picked: tuple[Choice, ...]) -> Variant:
         """The program with a choice for each of its loops."""
         if picked not in self._made:
             chosen = list(zip(self.loops, picked, strict=True))
-            loss = with_loops(self.loss, {loop.site.number: loop.measured.planned(choice) for loop, choice in chosen})
-            fused = self.analyse(loss)
+            planned = {loop.site.number: loop.measured.planned(choice) for loop, choice in chosen}
+            function, fused = self.rewrite(planned)
             nested = tuple(loop.with_choice(choice) for loop, choice in chosen)
-            self._made[picked] = Variant(loss, fused, keep_all_peak(fused.graph), nested)
+            self._made[picked] = Variant(function, fused, keep_all_peak(fused.graph), nested, planned)
         return self._made[picked]
 
     def _refined(self, picked: tuple[Choice, ...], budget: int) -> Variant:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any
 
 from remat_lab import promise
 from remat_lab.budget import parse_budget
 from remat_lab.errors import InvalidArgument
 from remat_lab.fuse import CostRule, Fused
+from remat_lab.loop import PlannedLoop
 from remat_lab.loop_plan import LoopPlanner, Variant
+from remat_lab.loop_sites import sites_of, with_loops
 from remat_lab.plans import Plan
 from remat_lab.selection import Selection, select_values
 from remat_lab.starts import starts as policy_starts
@@ -61,7 +64,14 @@ class Planner:
         self.target = target
         self.keep_all_peak_bytes = keep_all_peak(fused.graph)
         plain = Variant(loss, fused, self.keep_all_peak_bytes)
-        self._loops = None if analyse is None else LoopPlanner(loss, self.call, analyse, plain)
+        self._loops: LoopPlanner | None = None
+        if analyse is not None:
+
+            def rewrite(planned: Mapping[int, PlannedLoop]) -> tuple[Loss, Fused]:
+                other = with_loops(loss, planned)
+                return other, analyse(other)
+
+            self._loops = LoopPlanner(partial(sites_of, loss, self.call), rewrite, plain)
 
     def bytes_of(self, budget: object) -> int | None:
         """A budget in any of its forms, in bytes."""
@@ -102,15 +112,19 @@ class Planner:
         start = time.perf_counter()
 
         def make(asked: int | None) -> Plan:
-            def schedule(fused: Fused, limit: int | None) -> Solution:
-                return self._solve(fused, limit, solver, starts, progress=progress, **limits)
+            def schedule(variant: Variant, limit: int | None) -> Solution:
+                return self._solve(variant.fused, limit, solver, starts, progress=progress, **limits)
 
             if self._loops is None:
-                variant, solution = Variant(self.loss, self.fused, self.keep_all_peak_bytes), schedule(self.fused, asked)
+                variant = Variant(self.loss, self.fused, self.keep_all_peak_bytes)
+                solution = schedule(variant, asked)
             else:
                 variant, solution = self._loops.choose(asked, schedule)
+            if variant.loops:
+                scope = f"{solution.scope}, with these loops"
+                solution = replace(solution, scope=scope, keep_all_cost=self.fused.graph.keep_all_cost)
             return Plan(
-                loss=variant.loss,
+                loss=variant.function,
                 call=self.call,
                 fused=variant.fused,
                 loops=variant.loops,
