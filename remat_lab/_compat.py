@@ -68,6 +68,11 @@ def context_key(eqn: Equation) -> Any:
     return (ctx.compute_type, ctx.threefry_partitionable, ctx.cur_abstract_mesh, str(ctx.xla_metadata))
 
 
+def scopes_of(eqn: Equation) -> str:
+    """The `jax.named_scope`s under which an equation was traced; those of the primal equation for what its derivative adds."""
+    return str(eqn.source_info.name_stack)
+
+
 def drop_dead(jaxpr: Any) -> Any:
     """Removes equations, and unused results of loops, that neither an output nor an effect needs. Inputs stay."""
     return pe.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)[0]
@@ -211,6 +216,12 @@ class MappedAxis:
     def vmap(self, fun: Any) -> Any:
         """The mapped function; all its results have the axis in front."""
         return jax.vmap(fun, self.dims, axis_name=self.name, axis_size=self.size, spmd_axis_name=self.spmd_name)
+
+
+def vary_like(value: Any, aval: Any) -> Any:
+    """The value as one that varies over the mesh axes of `shard_map` that a type varies over."""
+    missing = tuple(sorted(set(aval.manual_axis_type.varying) - set(jax.typeof(value).manual_axis_type.varying)))
+    return jax.lax.pcast(value, missing, to="varying") if missing else value
 
 
 def aval_of(shape: jax.ShapeDtypeStruct) -> Any:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
 from remat_lab import _compat
 from remat_lab.flatten import Program
 from remat_lab.primitives import CALLS, FUSIBLE
-from remat_lab.segments import Region
+from remat_lab.segments import Region, number_of
+from remat_lab.steps import Fused
 from solvers.segment_search import SegmentPlan
 from solvers.segments import Segment
 
@@ -33,6 +35,18 @@ def settle(forward: Program, steps: Sequence[int], values_of: dict[int, tuple[in
         if ends[cut] == ends[cut + 1]:
             moved[cut] = moved[cut + 1]
     return moved
+
+
+def owners(forward: Program, fused: Fused, steps: Sequence[int], values_of: dict[int, tuple[int, ...]]) -> dict[int, int]:
+    """For the other steps of a marked program's graph, the position of the forward step whose derivative each is a part of."""
+    ends, own = _ends(forward, steps, values_of), set(steps)
+    found: dict[int, int] = {}
+    for v in fused.graph.steps:
+        if v not in own:
+            numbers = [n for k in fused.groups[v].equations if (n := number_of(fused.program.equations[k])) is not None]
+            if numbers:
+                found[v] = bisect_right(ends, max(numbers)) - 1
+    return found
 
 
 def _ends(forward: Program, steps: Sequence[int], values_of: dict[int, tuple[int, ...]]) -> list[int]:

@@ -10,10 +10,11 @@ import jax
 
 from remat_lab import _compat, costs
 from remat_lab.budget import parse_budget
-from remat_lab.cuts import regions_of, settle
+from remat_lab.cuts import owners, regions_of, settle
 from remat_lab.errors import InvalidArgument, RematLabError
 from remat_lab.flatten import Program, flatten
 from remat_lab.fuse import Fused, fuse
+from remat_lab.loop import PlannedLoop
 from remat_lab.primitives import VIEWS, forbids_replay
 from remat_lab.refs import forward_program
 from remat_lab.segments import Emitter, Layout, Region
@@ -43,6 +44,7 @@ class PolicyPlan:
         peak_bytes: peak of temporaries of the emitted program, simulated in the order in which JAX writes it.
         keep_all_peak_bytes: the same without recomputation.
         extra_flops_ratio: FLOPs that the emitted program computes more than once, over those of computing all once.
+        loops: nests for loops, by their numbers in the function's program; `forward` then has them in it.
     """
 
     forward: Program
@@ -53,6 +55,7 @@ class PolicyPlan:
     peak_bytes: int
     keep_all_peak_bytes: int
     extra_flops_ratio: float
+    loops: dict[int, PlannedLoop] = field(default_factory=dict[int, PlannedLoop])
     emitters: list[Emitter] = field(default_factory=list[Emitter], compare=False, repr=False)
 
     @property
@@ -110,7 +113,7 @@ def plan_policy(
         raise InvalidArgument(f"effort={effort!r} is unknown: choose one of {', '.join(EFFORTS)}")
     forward = forward_program(run, values).program
     differentiated = _inexact(forward, differentiated)
-    fused = _differentiate(forward, Emitter(forward, Layout(_whole(forward), _all_names(forward))), differentiated)
+    fused = _differentiate(forward, Emitter(forward, Layout(_whole(forward), _all_names(forward), marked=True)), differentiated)
     keep_all = keep_all_peak(fused.graph)
     once = fused.flops(fused.graph.steps)
     budget_bytes = None if budget is None else parse_budget(budget, keep_all)
@@ -125,6 +128,7 @@ def plan_policy(
         keepable=frozenset(v for v, made in values_of.items() if not dropped.intersection(made)),
         always=frozenset(v for v, made in values_of.items() if saved.intersection(made)),
         settle=lambda steps: settle(forward, steps, values_of),
+        owners=lambda steps: owners(forward, fused, steps, values_of),
     )
     asked, rounds = budget_bytes, 0
     while True:

@@ -9,6 +9,7 @@ end. The loss is tied to the start of the backward pass in the same way.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,8 @@ from remat_lab.keep import SaveNamed
 from remat_lab.naming import bind_named
 
 _ORDERED = frozenset("dot_general conv_general_dilated".split())
+_SCOPE = "remat_lab_equation_"
+_NUMBER = re.compile(_SCOPE + r"(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +51,13 @@ class Layout:
         root: the whole program.
         names: names of the values kept inside checkpointed regions.
         ordered: whether products and convolutions tie their operands.
+        marked: whether equations run in a scope that tells their number, see `number_of`.
     """
 
     root: Region
     names: dict[int, str] = field(default_factory=dict[int, str])
     ordered: bool = True
+    marked: bool = False
 
     @property
     def policy(self) -> Any:
@@ -126,6 +131,10 @@ class Emitter:
             self._tie([*dict.fromkeys(q.reads), *(v for v in self._companions[k] if v in env)], env)
         values = [v.val if isinstance(v, _compat.Literal) else env[v] for v in q.ins]
         names = [self.layout.names.get(o) for o in q.outs]
+        if self.layout.marked:
+            with jax.named_scope(f"{_SCOPE}{k}"):
+                env.update(zip(q.outs, bind_named(q, values, names, kept=False), strict=True))
+            return
         env.update(zip(q.outs, bind_named(q, values, names, kept=bool(self.layout.root.children)), strict=True))
 
     def _tie(self, reads: Sequence[int], env: dict[int, Any]) -> None:
@@ -136,6 +145,12 @@ class Emitter:
     def _may_tie(self, v: int) -> bool:
         dtype = getattr(self.program.avals[v], "dtype", None)
         return dtype is not None and bool(jax.dtypes.issubdtype(dtype, jax.numpy.inexact))
+
+
+def number_of(equation: Equation) -> int | None:
+    """The number of the forward equation that an equation of a marked program, or of its derivative, comes from."""
+    found = [int(n) for eqn in (equation.eqn, *equation.calls) for n in _NUMBER.findall(_compat.scopes_of(eqn))]
+    return max(found, default=None)
 
 
 def _is_real_scalar(aval: Any) -> bool:

@@ -74,6 +74,11 @@ class SegmentCost:
         self._is_output = [not outputs.isdisjoint(written) for written in self._written]
         self._read_late = [any(t >= count for t in slots) for slots in readers]
         self._read_early = [any(t < count and order[t] not in index for t in slots) for slots in readers]
+        owned = [
+            [base.owners.get(order[t], place) for t in slots if t >= count]
+            for place, slots in zip(self.places, readers, strict=True)
+        ]
+        self._owned = [max(found, default=place) for place, found in zip(self.places, owned, strict=True)]
         self._late_reads = sorted((t, -i) for i, slots in enumerate(readers) for t in slots if t >= count)
         self._total = graph.keep_all_cost
         # Of each value: its slot, the last that reads it among forward steps that are never replayed, and the last late one.
@@ -94,8 +99,8 @@ class SegmentCost:
         if cut not in self._crossers:
             self._crossers[cut] = frozenset(
                 v
-                for v, place, readers in zip(self.steps, self.places, self._readers, strict=True)
-                if place < cut and readers and self.places[readers[-1]] >= cut
+                for v, place, readers, owned in zip(self.steps, self.places, self._readers, self._owned, strict=True)
+                if place < cut <= max([owned, *(self.places[r] for r in readers)])
             )
         return self._crossers[cut]
 
@@ -159,17 +164,14 @@ class SegmentCost:
     def _blocks(self, keep: Set[int], root: Segment) -> list[_Block]:
         """Which steps are run again where, as `replay` has it."""
         count, places, readers = len(self.steps), self.places, self._readers
-        last = list(range(count))  # of each step, the last replayed one that reads it; itself if none does
+        last = self._owned.copy()  # of each step, the position of the last replayed one, or owner of a late one, that reads it
         available = [True] * count
         for i in reversed(range(count)):
             if self.steps[i] not in keep:
                 again = [r for r in readers[i] if not available[r]]
                 if again:
-                    last[i] = again[-1]
+                    last[i] = max(last[i], places[again[-1]])
                 available[i] = not (again or self._read_late[i])
-        for i in range(count):
-            if available[i]:
-                last[i] = i
         opened: set[int] = set()
 
         def span(segment: Segment) -> range:
@@ -184,7 +186,7 @@ class SegmentCost:
                     return
                 for child in segment.children[:-1]:
                     for i in span(child):
-                        if places[last[i]] >= child.stop:
+                        if last[i] >= child.stop:
                             available[i] = True
                 segment = segment.children[-1]
 

@@ -12,7 +12,7 @@ any machine unless its time limit is reached.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from solvers.bounds import infeasible
@@ -73,6 +73,7 @@ class SegmentSearch:
         keepable: nodes that may be kept inside a segment.
         always: nodes that must be.
         settle: from the forward steps to where each cut 0..len between them would really be made.
+        owners: from the forward steps to owners of late ones, see `Forward`.
 
     Raises:
         UnsupportedGraph: if the graph has no backward pass.
@@ -85,11 +86,13 @@ class SegmentSearch:
         keepable: frozenset[int],
         always: frozenset[int] = frozenset(),
         settle: Callable[[Sequence[int]], Sequence[int]] | None = None,
+        owners: Callable[[Sequence[int]], Mapping[int, int]] | None = None,
     ):
         base = Forward.of(graph)
         always |= frozenset(v for v in base.kept if not graph.may_recompute(v) or v in keepable)
         self.graph, self.keepable = graph, keepable
-        self.space = Space(Forward(graph, base.steps, base.late, always), keepable, settle)
+        owned = {} if owners is None else owners(base.steps)
+        self.space = Space(Forward(graph, base.steps, base.late, always, owned), keepable, settle)
 
     def find(self, budget: int | None, options: Options, *, form: str = "auto", effort: str = "quick") -> SegmentPlan:
         """The cheapest plan found within a budget.
@@ -146,7 +149,7 @@ class SegmentSearch:
 
     def _plan(self, best: Candidate, budget: int | None, began: float, status: Status) -> SegmentPlan:
         base = self.space.base
-        forward = Forward(base.graph, base.steps, base.late, base.kept | best.keep)
+        forward = replace(base, kept=base.kept | best.keep)
         tree = best.tree or flat(forward, best.cuts)
         solution = make_solution(
             self.graph,

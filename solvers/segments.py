@@ -9,7 +9,7 @@ crossing everywhere do not hide them.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -32,12 +32,15 @@ class Forward:
         steps: steps up to the turn, in the given order, backward ones among them included.
         late: all further steps: the backward pass, and what else is computed after the turn.
         kept: steps whose values are never dropped, because they may not run again, are too small to matter, or on request.
+        owners: late steps, each with the position after which the cut must be for its segment to be the one before: a segment
+            that is differentiated as a whole holds what its own late steps read. Steps without one read where they stand.
     """
 
     graph: Graph
     steps: tuple[int, ...]
     late: tuple[int, ...]
     kept: frozenset[int]
+    owners: Mapping[int, int] = field(default_factory=dict[int, int], compare=False, repr=False)
 
     @classmethod
     def of(cls, graph: Graph, *, keep: Sequence[int] | frozenset[int] = ()) -> Forward:
@@ -86,13 +89,15 @@ class Forward:
 
     @cached_property
     def last_reader(self) -> tuple[int, ...]:
-        """For each position, that of the last replayed step that reads it; its own if none does."""
+        """For each position, that of the last replayed step, or owner of a late step, that reads it; its own if none does."""
         last = list(range(len(self.steps)))
         for q, v in enumerate(self.steps):
             for w in self.graph.written(v):
                 for reader in self.graph.readers[w]:
                     r = self.position.get(reader)
-                    if r is not None and self.replayed[r]:
+                    if r is None:
+                        last[q] = max(last[q], self.owners.get(reader, q))
+                    elif self.replayed[r]:
                         last[q] = max(last[q], r)
         return tuple(last)
 
