@@ -124,7 +124,7 @@ def _with_small_kept(forward: Forward, budget: int) -> Forward:
 
 
 def _chosen_cuts(forward: Forward, most: int) -> list[int]:
-    """One cut in each valley of crossing bytes, without those that would make a block of next to no cost."""
+    """The cuts in valleys of crossing bytes, without those that would make a block of next to no cost."""
     cuts = list(forward.all_cuts)
     low = [forward.crossing[c] for c in cuts]
     found: list[int] = []
@@ -134,7 +134,7 @@ def _chosen_cuts(forward: Forward, most: int) -> list[int]:
         while j + 1 < len(cuts) and low[j + 1] == low[i]:
             j += 1
         if (i == 0 or low[i - 1] > low[i]) and (j + 1 == len(cuts) or low[j + 1] > low[i]):
-            found.append(cuts[i])
+            found.extend(cuts[i : j + 1])
         i = j + 1
     found = _without_inner(forward, found)
     costs = [0.0, *accumulate(forward.graph.nodes[v].cost for v in forward.steps)]
@@ -169,17 +169,22 @@ def _without_inner(forward: Forward, cuts: Sequence[int]) -> list[int]:
 
 
 def _assigned(forward: Forward, edges: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    count = len(edges) - 1
     anchors = [_anchor(forward, edges, v) for v in forward.late]
     stays = set(_longest_falling([(t, a) for t, a in enumerate(anchors) if a is not None]))
-    late: list[list[int]] = [[] for _ in range(count)]
-    current = 0
-    for t in range(len(anchors) - 1, -1, -1):
+    late: list[list[int]] = [[] for _ in range(len(edges) - 1)]
+    current, waiting = len(late) - 1, list[int]()
+    for t, v in enumerate(forward.late):
         anchor = anchors[t]
         if t in stays and anchor is not None:
-            current = anchor
-        late[current].append(forward.late[t])
-    return tuple(tuple(reversed(steps)) for steps in late)
+            late[anchor].extend((*waiting, v))
+            current, waiting = anchor, []
+        elif any(forward.graph.step_of(u) not in forward.position for u in forward.graph.nodes[v].deps):
+            late[current].extend((*waiting, v))  # it goes on from gradients of the block that the pass is in
+            waiting = []
+        else:
+            waiting.append(v)  # it prepares what comes next
+    late[current].extend(waiting)
+    return tuple(map(tuple, late))
 
 
 def _anchor(forward: Forward, edges: Sequence[int], step: int) -> int | None:
@@ -196,7 +201,7 @@ def _anchor(forward: Forward, edges: Sequence[int], step: int) -> int | None:
                 inner.append(b)
             elif reader == b + 1:  # what is read further on is kept for long, and tells nothing
                 crossing.append(reader)
-    return max(inner or crossing, default=None)
+    return max(inner, default=min(crossing, default=None))  # what crosses is there in the block that it comes from, too
 
 
 def _longest_falling(items: Sequence[tuple[int, int]]) -> list[int]:
