@@ -1,4 +1,4 @@
-"""Hierarchical planning: where graphs are cut, what is known about blocks, what the dynamic program promises, and its limits."""
+"""Hierarchical planning: where graphs are cut, what is known about blocks, what the program promises, and its limits."""
 
 from __future__ import annotations
 
