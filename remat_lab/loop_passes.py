@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from remat_lab import _compat
 from remat_lab.loop import PlannedLoop
 from remat_lab.loop_body import Body, Moving, body_of, strong
 from remat_lab.loop_tables import Sweep, Tables, tables
@@ -130,11 +131,11 @@ class Passes:
         slots, rest = list(stored[: loop.carries]), list(stored[loop.carries :])
         pinned, residuals = rest[: len(body.pinned)], rest[len(body.pinned) :]
         count_carries = sum(moving_carries)
-        ends = [_aval_zeros(ct, aval) for ct, aval in zip(cotangents, self._cotangent_avals(), strict=True)]
+        ends = [_zeros(aval) if ct is None else ct for ct, aval in zip(cotangents, self._cotangent_avals(), strict=True)]
         ct_ys = cotangents[count_carries:]
         shared = self._shared(consts)
-        totals = [jnp.zeros(c.shape, c.dtype) for c, m in zip(consts, moving_consts, strict=True) if m]
-        grads = [jnp.zeros(x.shape, x.dtype) for x, m in zip(xs, moving_xs, strict=True) if m]
+        totals = [_zeros(jax.typeof(c)) for c, m in zip(consts, moving_consts, strict=True) if m]
+        grads = [_zeros(jax.typeof(x)) for x, m in zip(xs, moving_xs, strict=True) if m]
 
         def reverse_block(state: tuple[Arrays, Arrays, Arrays], kept: Arrays, begin: Any, count: Any) -> Any:
             def step(i: Any, state: tuple[Arrays, Arrays, Arrays]) -> tuple[Arrays, Arrays, Arrays]:
@@ -145,7 +146,7 @@ class Passes:
                 env.update(zip(self.kept, _rows(kept, j), strict=True))
                 env.update(zip(body.inputs[3], ct_carry, strict=True))
                 row = [
-                    jnp.zeros(aval.shape, aval.dtype) if ct is None else _at(ct, self._place(k))
+                    _zeros(aval) if ct is None else _at(ct, self._place(k))
                     for ct, aval in zip(ct_ys, self._cotangent_avals()[count_carries:], strict=True)
                 ]
                 env.update(zip(body.inputs[4], row, strict=True))
@@ -283,7 +284,7 @@ def _store(slots: Arrays, slot: Any, carry: Arrays) -> Arrays:
 
 
 def _buffer(rows: int, aval: Any, fill: Any = 0) -> Any:
-    return lax.full((rows, *aval.shape), fill, aval.dtype)
+    return _compat.vary_like(lax.full((rows, *aval.shape), fill, aval.dtype), aval)
 
 
 def _zeros_after(done: Arrays, avals: Sequence[Any]) -> Arrays:
@@ -295,5 +296,5 @@ def _zeros_after(done: Arrays, avals: Sequence[Any]) -> Arrays:
     return [known.get(str(aval.dtype), 0) for aval in avals]
 
 
-def _aval_zeros(cotangent: Any, aval: Any) -> Any:
-    return jnp.zeros(aval.shape, aval.dtype) if cotangent is None else cotangent
+def _zeros(aval: Any) -> Any:
+    return _compat.vary_like(jnp.zeros(aval.shape, aval.dtype), aval)

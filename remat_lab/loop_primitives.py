@@ -127,7 +127,7 @@ def _reference_backward(*values: Any, planned: PlannedLoop, moving: Moving, pres
     operands, cts = values[: len(moving)], iter(values[len(values) - sum(present) :])
     point = [x for x, m in zip(operands, moving, strict=True) if m]
     out, pull = jax.vjp(_reference(planned, moving, operands), *point)
-    return list(pull([next(cts) if p else jnp.zeros_like(o) for p, o in zip(present, out, strict=True)]))
+    return list(pull([next(cts) if p else _zeros_like(o) for p, o in zip(present, out, strict=True)]))
 
 
 # Derivatives.
@@ -135,6 +135,10 @@ def _reference_backward(*values: Any, planned: PlannedLoop, moving: Moving, pres
 
 def _is_zero(tangent: Any) -> bool:
     return type(tangent) is ad.Zero or jax.typeof(tangent).dtype == jax.dtypes.float0
+
+
+def _zeros_like(value: Any) -> Any:
+    return _compat.vary_like(jnp.zeros(value.shape, value.dtype), jax.typeof(value))
 
 
 def _zero_of(value: Any) -> Any:
@@ -146,9 +150,7 @@ def _loop_jvp(primals: Arrays, tangents: Arrays, *, planned: PlannedLoop, moving
     count = planned.loop.carries + len(body.moving_ys)
     results = _bind(loop_p, *primals, planned=planned, moving=body.moving if moving is None else moving, axes=axes)
     outputs, stored = results[:count], results[count:]
-    lin = [
-        jnp.zeros(x.shape, x.dtype) if _is_zero(t) else t for x, t, m in zip(primals, tangents, body.moving, strict=True) if m
-    ]
+    lin = [_zeros_like(x) if _is_zero(t) else t for x, t, m in zip(primals, tangents, body.moving, strict=True) if m]
     kinds = (*body.moving_carries, *body.moving_ys)
     again = moving is not None and has_custom_vjp(planned.loop.body)
     if axes or again:
@@ -182,7 +184,7 @@ def _tangent_jvp(primals: Arrays, tangents: Arrays, *, planned: PlannedLoop, mov
     lin = len(primals) - sum(moving)
     out = _bind(tangent_p, *primals, planned=planned, moving=moving)
     if all(_is_zero(t) for t in tangents[: len(moving)]):
-        pushed = [jnp.zeros(x.shape, x.dtype) if _is_zero(t) else t for x, t in zip(primals[lin:], tangents[lin:], strict=True)]
+        pushed = [_zeros_like(x) if _is_zero(t) else t for x, t in zip(primals[lin:], tangents[lin:], strict=True)]
         return out, _bind(tangent_p, *primals[:lin], *pushed, planned=planned, moving=moving)
     return out, _pushed(lambda *v: _tangent(*v, planned=planned, moving=moving), primals, tangents)
 

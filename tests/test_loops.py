@@ -178,6 +178,26 @@ def test_collectives_over_a_mapped_axis():
     assert_same(gradient(functools.partial(rl.scan, nest="halving")), gradient(lax.scan), CLOSE)
 
 
+def test_inside_shard_map():
+    mesh = jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def loss(scan: Any, w: jax.Array, x: jax.Array) -> jax.Array:
+        def body(w: jax.Array, x: jax.Array) -> jax.Array:
+            def step(c: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
+                return jnp.sin(c * w + lax.pmean(c, "d")), jnp.sum(c)
+
+            c, ys = scan(step, x, None, 6)
+            return lax.psum(jnp.sum(c) + jnp.sum(ys), "d")
+
+        whole, split = jax.sharding.PartitionSpec(), jax.sharding.PartitionSpec("d")
+        return jax.shard_map(body, mesh=mesh, in_specs=(whole, split), out_specs=whole)(w, x)
+
+    args = (jnp.float32(0.7), jnp.linspace(0.1, 1.0, 8))
+    for nest in ("two_level", "halving"):
+        scan = functools.partial(rl.scan, nest=nest)
+        assert_same(step_of(functools.partial(loss, scan), args), step_of(functools.partial(loss, lax.scan), args), CLOSE)
+
+
 def test_fori_loop_and_bounded_while_loop():
     def by_for(loop: Any, x: jax.Array) -> jax.Array:
         return jnp.sum(loop(2, 9, lambda i, c: jnp.sin(c) + 0.1 * i.astype(c.dtype), x))
