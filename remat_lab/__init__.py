@@ -5,6 +5,8 @@ Public names are listed here; everything else may move.
 
 from remat_lab.api import plan as plan
 from remat_lab.api import value_and_grad as value_and_grad
+from remat_lab.audit import Audit as Audit
+from remat_lab.audit import audit as audit
 from remat_lab.compare import compare as compare
 from remat_lab.comparison import Comparison as Comparison
 from remat_lab.errors import InvalidArgument as InvalidArgument

@@ -170,6 +170,66 @@ def targets(context: typer.Context) -> None:
 
 
 @app.command()
+def audit(
+    context: typer.Context,
+    model: ModelName = "resnet",
+    depth: Depth = None,
+    batch: Batch = None,
+    settings: Settings = None,
+    budget: Annotated[
+        str | None, typer.Option("--budget", "-b", metavar="BUDGET", help=f"{BUDGET_HELP} Without one everything is kept.")
+    ] = None,
+    optimizer: Annotated[
+        str | None, typer.Option(metavar="NAME", help='Count the state of this optax optimizer too ("adam").')
+    ] = None,
+    solver: SolverName = "auto",
+    time_limit: TimeLimit = 20.0,
+    seed: Seed = 0,
+    workers: Workers = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the page here too: .json, .md, or text otherwise.")
+    ] = None,
+) -> None:
+    """Answer seven questions about a model's training memory: what, how long, at what price, and whether it is still right."""
+    with _friendly(context):
+        from remat_lab.errors import InvalidArgument
+
+        reserved: Any = 0
+        if optimizer is not None:
+            import optax
+
+            if not callable(getattr(optax, optimizer, None)):
+                raise InvalidArgument(f"optax has no optimizer {optimizer!r}: adam, sgd, adafactor and so on")
+            reserved = getattr(optax, optimizer)(1e-3)
+        made = _build(model, depth, batch, settings)
+        with shown(made.name) as report:
+            from remat_lab.api import plan as run
+            from remat_lab.audit import audit as check
+            from remat_lab.summary import describe_progress
+
+            report("plan", 0, 1)
+            planned = run(
+                made.loss,
+                *made.args,
+                budget=budget,
+                solver=solver,
+                argnums=made.argnums,
+                has_aux=made.has_aux,
+                time_limit=time_limit,
+                seed=seed,
+                workers=workers,
+                progress=lambda now: report(describe_progress("solve", now), 0, 1),
+            )
+            report("audit", 0, 1)
+            real = made.materialise(seed) if made.materialise is not None else None
+            found = check(made.loss, *made.args, plan=planned, reserved=reserved, real_args=real, seed=seed)
+        typer.echo(str(found))
+        if out is not None:
+            found.save(out)
+            typer.echo(f"wrote {out}", err=True)
+
+
+@app.command()
 def solve(
     context: typer.Context,
     graph: Annotated[Path, typer.Argument(help="A graph as JSON: nodes with name, cost, size and deps.")],
