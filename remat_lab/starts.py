@@ -27,6 +27,7 @@ from solvers.simulate import simulate
 
 _NEARLY = 1.15  # times the budget: orders up to this peak are worth repairing
 _MOST = 12
+_DEEP = 3000  # steps; beyond these, blocks are composed (`solvers.hierarchical`) from better save-sets than any policy's
 
 
 def policy_orders(fused: Fused) -> Iterator[tuple[str, list[int]]]:
@@ -62,8 +63,10 @@ def save_sets(fused: Fused) -> dict[str, frozenset[int]]:
 
 
 def starts(fused: Fused, budget: int) -> list[list[int]]:
-    """The policies' orders that fit a budget, or nearly; the cheapest first, at most a dozen."""
+    """The policies' orders that fit a budget, or nearly; the cheapest first, at most a dozen; none for a deep network."""
     graph = fused.graph
+    if len(graph.steps) > _DEEP:
+        return []
     found: list[tuple[bool, float, list[int]]] = []
     for _, order in policy_orders(fused):
         result = simulate(graph, Schedule.from_order(graph, order))
