@@ -21,7 +21,7 @@ SHELL := bash
 PACKAGES := remat_lab solvers experiments
 SOURCES := $(shell find $(PACKAGES) -name __pycache__ -prune -o -print)
 
-.PHONY: help install compare test test-slow test-oldest test-both lint format bench bench-solvers clean
+.PHONY: help install compare test test-slow test-oldest test-both lint format bench bench-solvers bench-thousand clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -74,6 +74,9 @@ bench: install ## every benchmark; results go to benchmarks/results
 
 bench-solvers: install ## the solvers on planning graphs
 	$(BIN)/python benchmarks/bench_solvers.py $(ARGS)
+
+bench-thousand: install ## compile the plans of a 1,001-layer ResNet: minutes a point (ARGS="--gb 3.3" for one)
+	$(BIN)/python benchmarks/bench_hierarchical.py --only --compile $(ARGS)
 
 clean: ## remove environments, caches and builds
 	rm -rf .venv .venv-oldest build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
