@@ -11,7 +11,8 @@ import numpy as np
 
 from remat_lab import _compat
 from remat_lab.flatten import Atom, Program
-from remat_lab.policy_plan import Budget, PolicyPlan, plan_policy
+from remat_lab.loop_policy import plan_policy_with_loops, planned_function
+from remat_lab.policy_plan import Budget, PolicyPlan
 from remat_lab.refs import forward_program
 from remat_lab.segments import Emitter
 from remat_lab.selection import Selection
@@ -63,7 +64,7 @@ def planned_checkpoint(
         signature = (key, tree, kinds, program.fingerprint)
         if signature not in remembered:
             shapes = [_compat.shape_of(jax.typeof(x)) for x in leaves]
-            remembered[signature] = plan_policy(
+            remembered[signature] = plan_policy_with_loops(
                 run,
                 shapes,
                 budget=budget,
@@ -74,6 +75,9 @@ def planned_checkpoint(
                 seed=seed,
             )
         found: PolicyPlan = remembered[signature]
+        if found.loops:
+            forward = forward_program(planned_function(run, found), leaves)
+            program = forward.program
         return jax.tree.unflatten(out_trees[0], forward.finish(emitter_for(found, program).run(program.constants, leaves)))
 
     planned.plans = remembered  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The loops of a function that gradients flow through, and the function with other loops in their place.
+"""The loops of a program that gradients flow through, and the program with other loops in their place.
 
 Both work on the program before it is differentiated. Calls that only run their body (`jax.jit`) are opened; what stands inside
 `jax.checkpoint`, branches, other loops and the user's own derivative rules is left as it is.
@@ -6,7 +6,6 @@ Both work on the program before it is differentiated. Calls that only run their 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,13 +14,11 @@ import jax
 import jax.numpy as jnp
 
 from remat_lab import _compat
-from remat_lab.applied import forward_function, result_of
 from remat_lab.errors import PlanMismatch
 from remat_lab.flatten import Atom, Program, flatten
 from remat_lab.loop import Loop, PlannedLoop
 from remat_lab.loop_primitives import run_loop
 from remat_lab.primitives import PLAIN_CALLS
-from remat_lab.trace import Call, Loss
 
 
 @dataclass(frozen=True)
@@ -67,44 +64,21 @@ def find_sites(program: Program, differentiated: Sequence[int], losses: int | No
     return found
 
 
-def sites_of(loss: Loss, call: Call) -> list[Site]:
-    """The loops of a loss that its gradient flows through."""
-    run, _ = forward_function(loss, call)
-    position = {leaf: p for p, leaf in enumerate(call.traced)}
-    return find_sites(_traced(run, call.values), [position[leaf] for leaf in call.differentiated], losses=1)
-
-
-def with_loops(loss: Loss, loops: Mapping[int, PlannedLoop]) -> Loss:
-    """The loss with some of its scans run in another way.
-
-    Args:
-        loss: the loss.
-        loops: by the scan's number, the plan of its loop.
-
-    Returns:
-        A loss of the same signature and result.
-
-    Raises (when traced):
-        PlanMismatch: if a scan of that number is missing or is another one than the loop planned for.
-    """
-    if not loops:
-        return loss
-    plain = loss.fun
-
-    @functools.wraps(plain, updated=())
-    def rewritten(*args: Any, **kwargs: Any) -> Any:
-        call = loss.split(args, kwargs)
-        run, rebuilt = forward_function(loss, call)
-        return result_of(rebuilt, run_with(run, call.values, loops, loss.name))
-
-    return replace(loss, fun=rewritten)
-
-
 def run_with(
     run: Callable[..., Sequence[Any]], values: Sequence[Any], loops: Mapping[int, PlannedLoop], name: str
 ) -> list[Any]:
-    """Runs a flat function with some of its scans run in another way; see `with_loops`."""
-    program = _traced(run, values)
+    """Runs a flat function with some of its scans run in another way.
+
+    Args:
+        run: from arrays to a sequence of arrays.
+        values: its arguments.
+        loops: by the scan's number, the plan of its loop.
+        name: of the user's function, for messages.
+
+    Raises:
+        PlanMismatch: if a scan of that number is missing or is another one than the loop planned for.
+    """
+    program = traced(run, values)
     env: dict[int, Any] = {**program.constants, **dict(zip(program.inputs, values, strict=True))}
     left, number = set(loops), 0
     for q in program.equations:
@@ -134,7 +108,8 @@ def _array(atom: Atom, env: Mapping[int, Any]) -> Any:
     return jnp.asarray(atom.val, aval.dtype)
 
 
-def _traced(run: Callable[..., Sequence[Any]], values: Sequence[Any]) -> Program:
+def traced(run: Callable[..., Sequence[Any]], values: Sequence[Any]) -> Program:
+    """The program of a flat function before it is differentiated, calls opened."""
     return flatten(jax.make_jaxpr(run)(*values), calls=PLAIN_CALLS, merge=False, barriers=True)
 
 

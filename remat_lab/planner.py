@@ -14,8 +14,8 @@ from remat_lab.budget import parse_budget
 from remat_lab.errors import InvalidArgument
 from remat_lab.fuse import CostRule, Fused
 from remat_lab.loop import PlannedLoop
+from remat_lab.loop_loss import sites_of, with_loops
 from remat_lab.loop_plan import LoopPlanner, Variant
-from remat_lab.loop_sites import sites_of, with_loops
 from remat_lab.plans import Plan
 from remat_lab.selection import Selection, select_values
 from remat_lab.starts import starts as policy_starts

@@ -18,7 +18,7 @@ from remat_lab.api import as_loss
 from remat_lab.errors import PlanMismatch
 from remat_lab.loop import PlannedLoop
 from remat_lab.loop_costs import PASSES, pass_costs, written_out
-from remat_lab.loop_sites import sites_of, with_loops
+from remat_lab.loop_loss import sites_of, with_loops
 from remat_lab.measure import SCHEDULERS, compile_program
 from solvers.errors import InfeasibleBudget
 from solvers.nest import two_level
