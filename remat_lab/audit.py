@@ -1,4 +1,4 @@
-"""`rl.audit`: a claim about training memory, checked: what is in it, for how long, at what price, and is the result still right.
+"""`rl.audit`: a claim about training memory, checked: what is in it, for how long, at what price, and is the result right.
 
 The seven questions: (1) which classes of memory, (2) how long large values live and whose buffers they are in, (3) what would
 happen if an equation ran again, (4) planned against compiled, and a device's own count where there is one, (5) the price,

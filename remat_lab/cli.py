@@ -191,17 +191,17 @@ def audit(
     ] = None,
 ) -> None:
     """Answer seven questions about a model's training memory: what, how long, at what price, and whether it is still right."""
-    with _friendly(context):
+    with friendly(context):
         from remat_lab.errors import InvalidArgument
 
-        reserved: Any = 0
+        reserved: object = 0
         if optimizer is not None:
             import optax
 
             if not callable(getattr(optax, optimizer, None)):
                 raise InvalidArgument(f"optax has no optimizer {optimizer!r}: adam, sgd, adafactor and so on")
             reserved = getattr(optax, optimizer)(1e-3)
-        made = _build(model, depth, batch, settings)
+        made = build(model, depth, batch, settings)
         with shown(made.name) as report:
             from remat_lab.api import plan as run
             from remat_lab.audit import audit as check
