@@ -44,6 +44,8 @@ NAME = "frontier"
 SCOPE = describe_scope("given")
 
 _GREEDY_SHARE = 0.05  # of the time limit, at most, for a first schedule
+_SEARCHING = 2000  # width up to which sweeps look for schedules
+_GOAL = 0.019  # of the cost of everything: a gap that is closed first
 _FIRST_WIDTH, _WIDER, _WIDEST = 500, 4, 1 << 18
 _SAFETY = 0.7  # of the time left: what a sweep may take if that takes as long for its width as the one before
 _BOUND_SHARE = 0.25  # of the time limit, at most, for the linear bound
@@ -165,16 +167,26 @@ class _Search:
             if sweep.cap > 2 * (self.limit - once):  # steps that are too dear now need not be looked at
                 sweep = self._sweep(proof)
             self.width, before = width, time.monotonic()
-            found = sweep.run(width, self.limit - once, deadline)
+            limit = self._aim()
+            found = sweep.run(width, limit - once, deadline)
             if found.order is not None:
                 self.offer(trim(self.graph, found.order, self.budget))
-            self.raise_bound(once + found.floor)
-            if found.complete:
-                if math.isinf(self.limit):
-                    raise impossible(self.graph, self.budget)
+            self.raise_bound(min(limit, once + found.floor))
+            if found.complete and math.isinf(self.limit):
+                raise impossible(self.graph, self.budget)
+            if found.complete and (found.order is not None or limit == self.limit):
                 return Status.OPTIMAL
             width = self._next_width(time.monotonic() - before, deadline)
         return Status.OPTIMAL if self._is_proven() else Status.TIME_LIMIT
+
+    def _aim(self) -> float:
+        """What schedules must cost less than to count in the next sweep.
+
+        Sweeps wider than the first few, which look for schedules, first only prove that nothing is much cheaper than the best:
+        that needs far fewer states.
+        """
+        aim = self.limit - _GOAL * self.graph.keep_all_cost
+        return aim if self.width > _SEARCHING and self.bound < aim else self.limit
 
     def _next_width(self, seconds: float, deadline: float) -> int:
         """Some times as wide, but not so wide that the sweep, going by the last one, would not end in time."""

@@ -9,8 +9,8 @@
    graph the exact ones come first. Whoever proves the best schedule optimal ends all of it. With one worker they take turns.
 
 The exact solvers keep to one order of first computations: that of the best schedule at that moment, or the given one if a
-schedule in it costs no more. `events` first takes small values to be free, so that its bound holds for the whole problem;
-`intervals` keeps them, so that its schedules fit (`essentials`).
+schedule in it costs no more. `events` first takes small values to be free, so that its bound holds for the whole problem, and
+so does `frontier`; `intervals` keeps them, so that its schedules fit (`essentials`).
 
 The bound returned is the highest that applies to the returned schedule, and `Solution.scope` says for what order, how many
 copies and which values it holds. A schedule in another order may cost less than any in the given order; nothing that was
@@ -61,6 +61,7 @@ _INTERVALS = Job("intervals", 1.0, exact=True, all_workers=True)
 _BLOCKS, _HIERARCHICAL = Job("blocks", 0.2), Job("hierarchical", 1.0)
 _GREEDY, _KNAPSACK, _IMPROVE = Job("greedy", 0.12), Job("knapsack", 0.06), Job("improve", 1.0)
 _EVENTS = Job("events", 1.0, exact=True, refines=True, scope=describe_scope("given"))
+_FRONTIER = Job("frontier", 0.8, exact=True, small="free", scope=describe_scope("given"))
 _FREE, _KEPT = replace(_EVENTS, small="free", refines=False), replace(_INTERVALS, small="kept")
 
 
@@ -93,14 +94,15 @@ def _jobs(graph: Graph, workers: int, fits: bool) -> list[Job]:
     """
     if workers == 1:
         heuristics = [_GREEDY if fits else replace(_GREEDY, share=0.4), _KNAPSACK, replace(_IMPROVE, share=0.15)]
-        jobs = [*heuristics, replace(_KEPT, share=0.3), _FREE, _EVENTS]
+        jobs = [*heuristics, replace(_KEPT, share=0.2), replace(_FRONTIER, share=0.25), _FREE, _EVENTS]
     elif len(graph.steps) <= _SMALL:
         jobs = [_FREE, _KEPT, _EVENTS, _GREEDY, _KNAPSACK, _IMPROVE]
     elif not fits:  # a start is what is missing most
-        jobs = [replace(_GREEDY, share=0.4), replace(_FREE, share=0.4), _EVENTS, _KEPT, _IMPROVE]
+        jobs = [replace(_GREEDY, share=0.4), replace(_FREE, share=0.4), _EVENTS, _FRONTIER, _KEPT, _IMPROVE]
     else:
         first, second = replace(_FREE, share=0.1), replace(_FREE, share=0.5)
-        jobs = [_GREEDY, first, _EVENTS, _KNAPSACK, replace(_IMPROVE, share=0.12), second, _EVENTS, _KEPT, _IMPROVE]
+        start = [_GREEDY, first, _EVENTS, _KNAPSACK, _FRONTIER]
+        jobs = [*start, replace(_IMPROVE, share=0.12), second, _EVENTS, _KEPT, _IMPROVE]
     try:
         view_chain(graph)
     except UnsupportedGraph:
