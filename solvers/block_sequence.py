@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
 from solvers.block_hash import kinds_of
 from solvers.block_options import (
-    Advance,
     Option,
     Plan,
     advance,
@@ -22,6 +22,16 @@ from solvers.block_options import (
 from solvers.narrow_cuts import Blocks
 
 _MOST_PATTERNS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Running a range on, to keep a pattern: its cost, and the bytes that it leaves and needs."""
+
+    pattern: int
+    cost: float
+    kept: int
+    need: int
 
 
 class BlockSequence:
@@ -45,6 +55,7 @@ class BlockSequence:
         self._tables: dict[tuple[int, int], tuple[list[float], list[int]]] = {}
         self._ids: dict[tuple[int, int], int] = {}
         self._range_ids: dict[tuple[int, int], int] = {}
+        self._groups: dict[tuple[int, int], list[Pass]] = {}
 
     def __len__(self) -> int:
         return len(self.blocks)
@@ -100,10 +111,18 @@ class BlockSequence:
         sums = self._pattern_sums[pattern]
         return sums[stop] - sums[start]
 
-    def advance(self, start: int, stop: int, before: int, keep: int) -> Advance:
-        """Running a range on from pattern `before`, to keep pattern `keep`: total cost, and the highest peak of a block."""
-        costs, peaks = self._advance_tables(before, keep)
-        return Advance(costs[stop] - costs[start], max(peaks[start:stop]))
+    def passes(self, start: int, stop: int, before: int) -> list[Pass]:
+        """Running a range on from pattern `before`, for each pattern that it may keep."""
+        key = self.range_id(start, stop), before
+        if key not in self._groups:
+            crossing = self.crossing(start, stop)
+            found: list[Pass] = []
+            for keep in self.larger[before]:
+                costs, peaks = self._advance_tables(before, keep)
+                kept = self.pattern_bytes(start, stop, keep) + crossing
+                found.append(Pass(keep, costs[stop] - costs[start], kept, kept + max(peaks[start:stop])))
+            self._groups[key] = found
+        return self._groups[key]
 
     def crossing(self, start: int, stop: int) -> int:
         """Bytes of values made in a range that later blocks read."""

@@ -185,12 +185,9 @@ class Composer:
             middle = start + size
             if middle >= stop:
                 break
-            crossing = sequence.crossing(start, middle)
             after = gradients + sequence.pattern_bytes(middle, stop, before)
-            for pattern in sequence.larger[before]:
-                run = sequence.advance(start, middle, before, pattern)
-                kept = sequence.pattern_bytes(start, middle, pattern) + crossing
-                yield _Choice(run.cost, self._units(kept + run.peak + after), self._units(kept), middle, pattern=pattern)
+            for run in sequence.passes(start, middle, before):
+                yield _Choice(run.cost, self._units(run.need + after), self._units(run.kept), middle, pattern=run.pattern)
 
     def _units(self, size: int) -> int:
         return round(size / self.unit)

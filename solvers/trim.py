@@ -10,10 +10,11 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 
+import numpy as np
+
 from solvers.graph import Graph
 
-# What a removed position holds, so that no sum of sizes makes it the largest of a range.
-_ABSENT = -(1 << 200)
+_MACHINE_BYTES = 1 << 60  # beyond it, bytes are counted in Python's integers
 
 
 def trim(graph: Graph, order: Sequence[int], budget: int) -> list[int]:
@@ -46,7 +47,10 @@ class _Occupancy:
         self.repeats: set[int] = set()
         self.births: list[list[int]] = [[] for _ in graph.nodes]  # per step, the positions that compute it
         self.reads: list[list[int]] = [[] for _ in graph.nodes]  # per value, the positions that read it
-        self.live = [graph.nodes[v].workspace for v in order]
+        most = sum(node.charge + node.workspace for node in graph.nodes)
+        # What a removed position holds, so that no sum of sizes makes it the largest of a range.
+        self.absent = -4 * max(most, 1)
+        self.live = np.array([graph.nodes[v].workspace for v in order], np.int64 if most < _MACHINE_BYTES else object)
         for p, v in enumerate(order):
             if self.births[v]:
                 self.repeats.add(p)
@@ -71,9 +75,7 @@ class _Occupancy:
     def _add(self, value: int, start: int, stop: int, sign: int) -> None:
         amount = sign * self.graph.nodes[value].charge
         if amount:
-            live = self.live
-            for q in range(start, min(stop, len(live))):
-                live[q] += amount
+            self.live[start:stop] += amount
 
     def _kept(self, p: int) -> list[tuple[int, int]]:
         """Values read from the instance at p, with the end of the life of the instance before it."""
@@ -100,7 +102,7 @@ class _Occupancy:
         self.births[v].remove(p)
         self.active[p] = False
         self.repeats.discard(p)
-        self.live[p] = _ABSENT
+        self.live[p] = self.absent
         return True
 
     def _release_inputs(self, p: int) -> list[tuple[int, int, int]]:
@@ -123,6 +125,6 @@ class _Occupancy:
             extra += charge
             stop = ends[k + 1][0] + 1 if k + 1 < len(ends) else p
             segment = self.live[end + 1 : stop]
-            if segment and max(segment) + extra > budget:
+            if len(segment) and segment.max() + extra > budget:
                 return False
         return True
