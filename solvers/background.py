@@ -8,12 +8,16 @@ from collections.abc import Callable
 _POLL_SECONDS = 0.05
 
 
-def run_in_background[T](work: Callable[[], T], stop: Callable[[], bool]) -> tuple[T | None, bool]:
+def run_in_background[T](
+    work: Callable[[], T], stop: Callable[[], bool], watch: Callable[[], None] | None = None
+) -> tuple[T | None, bool]:
     """Waits for `work`, which must release the interpreter's lock.
 
     Args:
         work: the call.
-        stop: asks it to end; false if it cannot, and then its thread is left to run out its time limit.
+        stop: asks it to end, again and again until it does; false if it cannot, and then its thread is left to run out its time
+            limit.
+        watch: called from time to time; a KeyboardInterrupt that it raises counts like one from the keyboard.
 
     Returns:
         What it returned, None if it was left, and whether a KeyboardInterrupt came.
@@ -31,9 +35,10 @@ def run_in_background[T](work: Callable[[], T], stop: Callable[[], bool]) -> tup
     threading.Thread(target=run, daemon=True).start()
     while not ended.is_set():
         try:
-            ended.wait(_POLL_SECONDS)
+            if interrupted and not stop():
+                break
+            if not ended.wait(_POLL_SECONDS) and watch is not None and not interrupted:
+                watch()
         except KeyboardInterrupt:
             interrupted = True
-            if not stop():
-                break
     return (results[0] if results else None), interrupted

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
+from solvers.background import run_in_background
+
 # With a work limit the search must not depend on how many cores a machine has.
 _REPEATABLE_WORKERS = 4
-_POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,35 +98,27 @@ def run(
         setattr(p, name, value)
     watch = _Watch()
     solver.best_bound_callback = watch.on_bound
-    status: list[object] = []
-    ended = threading.Event()  # Thread.is_alive and join cannot be relied on after an interrupt during join (CPython 3.12)
+    seen: tuple[float | None, float] = (None, float("-inf"))
 
-    def search() -> None:
-        try:
-            status.append(solver.solve(model, watch))
-        finally:
-            ended.set()
+    def tell() -> None:
+        nonlocal seen
+        if report is not None and (watch.objective, watch.bound) != seen:
+            seen = (watch.objective, watch.bound)
+            report(*seen)
 
-    interrupted = False
-    try:
-        threading.Thread(target=search, daemon=True).start()
-        seen: tuple[float | None, float] = (None, float("-inf"))
-        while not ended.wait(_POLL_SECONDS):
-            if report is not None and (watch.objective, watch.bound) != seen:
-                seen = (watch.objective, watch.bound)
-                report(*seen)
-    except KeyboardInterrupt:
-        interrupted = True
-        while not ended.wait(_POLL_SECONDS):
-            solver.stop_search()
-    if not status:
+    def stop() -> bool:
+        solver.stop_search()
+        return True
+
+    status, interrupted = run_in_background(lambda: solver.solve(model, watch), stop, tell)
+    if status is None:
         raise RuntimeError("CP-SAT stopped without a result; see the error above")
-    found = status[0] in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     return Outcome(
         found=found,
-        proved=status[0] in (cp_model.OPTIMAL, cp_model.INFEASIBLE),
+        proved=status in (cp_model.OPTIMAL, cp_model.INFEASIBLE),
         objective=round(solver.objective_value) if found else None,
-        bound=solver.best_objective_bound if status[0] != cp_model.INFEASIBLE else float("inf"),
+        bound=solver.best_objective_bound if status != cp_model.INFEASIBLE else float("inf"),
         work=solver.deterministic_time,
         interrupted=interrupted,
         value_of=solver.value,

@@ -19,7 +19,6 @@ _COMPARED = 4000  # states that others are compared with
 _CHUNKS = 6
 _ENOUGH_STATES = 100  # in a layer, for it to be worth a potential
 _MOST_POTENTIALS = 2  # per layer
-_EVERY = 3  # layers between those with potentials: floors are handed on
 _TYPICAL = 2000  # states that a potential is made for
 _SLACK = 1e-10  # of the cost of everything: rounding errors
 
@@ -188,7 +187,7 @@ class Sweep:
         for base, prices in known:
             layer = self._with_potential(layer, base, prices)
         layer = layer.take(layer.floor < limit - self._slack)
-        wanted = self.space.stages.index(stage) % _EVERY == 0 and len(layer) > _ENOUGH_STATES and len(known) < _MOST_POTENTIALS
+        wanted = len(layer) > _ENOUGH_STATES and len(known) < _MOST_POTENTIALS
         if wanted and (more := self._new_potential(layer, stage, deadline)) is not None:
             known.append(more)
             layer = self._with_potential(layer, *more)

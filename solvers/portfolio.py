@@ -34,7 +34,8 @@ from dataclasses import replace
 
 from solvers.bounds import cost_floor, describe_scope, minimum_budget
 from solvers.chain_view import view_chain
-from solvers.errors import SolverError, UnsupportedGraph
+from solvers.errors import InfeasibleBudget, SolverError, UnsupportedGraph
+from solvers.fallback import stopped
 from solvers.graph import Graph
 from solvers.part import Answer, run_here
 from solvers.pool import Claim, Pool, whole_bound
@@ -302,6 +303,19 @@ class _Search:
         best, strongest = self.pool.best, self.pool.strongest
         if best is None:
             error = self.pool.error()
+            if not error.proven and self.left < _NO_TIME:
+                try:  # without time even cheap strategies may not have had their turn
+                    peaks = self.pool.peaks
+                    return stopped(
+                        self.graph,
+                        self.budget,
+                        solver="auto",
+                        status=Status.TIME_LIMIT,
+                        seconds=time.monotonic() - self.began,
+                        known_peaks=peaks,
+                    )
+                except InfeasibleBudget:
+                    pass
             for name, end in self.ends.items():
                 error.add_note(f"{name}: {end}")
             raise error
