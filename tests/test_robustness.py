@@ -130,6 +130,7 @@ STOPS = {
     "intervals": Stop(),
     "events": Stop(),
     "frontier": Stop(),
+    "hierarchical": Stop(),
     "checkmate": Stop(at="solvers.checkmate.solve_whole"),
     "rounding": Stop(),
     "brute_force": Stop(layers=5, budget=5, at="solvers.brute_force._best_first"),
