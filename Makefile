@@ -21,7 +21,7 @@ SHELL := bash
 PACKAGES := remat_lab solvers experiments
 SOURCES := $(shell find $(PACKAGES) -name __pycache__ -prune -o -print)
 
-.PHONY: help install compare test test-slow test-oldest test-both lint format bench bench-solvers bench-thousand clean
+.PHONY: help install compare test test-slow test-oldest test-targets test-both lint format bench bench-solvers bench-thousand clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -55,6 +55,10 @@ test-slow: install ## the slow tests
 
 test-oldest: ## the tests on the oldest supported JAX, in an environment of its own
 	$(MAKE) test VENV=.venv-oldest PINS='$(OLDEST)'
+
+test-targets: install ## compile for a GPU that is not here (installs the extra gpu-target, 300 MB)
+	$(PIP) install --quiet '.[gpu-target]' "jax-cuda12-pjrt==$$($(BIN)/python -c 'from importlib.metadata import version; print(version("jaxlib"))')"
+	REMAT_LAB_TARGETS=1 $(BIN)/pytest -m ahead tests/test_targets_ahead.py $(ARGS)
 
 test-both: test test-oldest ## the tests on the newest and on the oldest JAX
 
