@@ -99,7 +99,7 @@ def test_files_that_describe_no_target_are_refused(tmp_path, text, match):
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(InvalidArgument, match="cannot read the target .*none.toml"):
+    with pytest.raises(InvalidArgument, match=r"cannot read the target .*none\.toml"):
         Target.named(str(tmp_path / "none.toml"))
 
 
