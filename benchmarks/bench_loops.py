@@ -25,7 +25,8 @@ import remat_lab as rl
 from experiments.models import lstm
 from remat_lab.environment import describe
 from remat_lab.loop import Loop, PlannedLoop
-from remat_lab.loop_measure import Measured, loop_flops, measure
+from remat_lab.loop_costs import pass_costs
+from remat_lab.loop_measure import Measured, measure
 from remat_lab.loops import choose
 from remat_lab.measure import SCHEDULERS
 from solvers import nest as nests
@@ -107,8 +108,8 @@ def compiled(scan: Callable[..., Any], length: int) -> dict[str, Any]:
 def planned_row(measured: Measured, planned: PlannedLoop, scan: Callable[..., Any]) -> dict[str, Any]:
     """A row with what the plan promises: bytes, and FLOPs over those of the loop as it is."""
     plain = PlannedLoop(measured.loop, nests.keep_all(measured.loop.length, direct=True), -1.0)
-    once, total = (sum(loop_flops(p, measured.body.moving)) for p in (plain, planned))
-    forward = loop_flops(plain, measured.body.moving)[0]
+    once, total = (sum(pass_costs(p, measured.body.moving)) for p in (plain, planned))
+    forward = pass_costs(plain, measured.body.moving)[0]
     return {
         "predicted_temp": measured.peak_bytes(planned),
         "extra_forwards": (total - once) / forward,

@@ -112,30 +112,6 @@ def measure(loop: Loop, moving: Moving) -> Measured:
     )
 
 
-def loop_flops(planned: PlannedLoop, moving: Moving) -> tuple[float, float]:
-    """FLOPs of a planned loop's forward and backward pass, each step counted as often as the nest runs it.
-
-    XLA's and the jaxpr's own counts cannot know the trips of loops that read their length from a table.
-    """
-    body, nest = body_of(planned.loop, moving), planned.nest
-    tier = planned.tier if nest.keeps else math.inf
-    kept = body.kept(tier)
-    given = {*body.constant, *body.inputs[1], *body.inputs[2], *body.pinned}
-    there = {*body.constant, *body.inputs[2], *body.inputs[3], *body.inputs[4], *body.pinned, *kept}
-    step = body.flops(given - set(body.pinned), [*body.outputs[0], *body.outputs[1], *body.pinned])
-    replayed = sum(nest.blocks[replay.block] for replay in nest.backward)
-    advanced = nest.recomputed_steps() - replayed - (0 if nest.keeps else nest.length)
-    once = body.flops(body.inputs[0], body.hoisted)
-    reverse = body.flops(there, [atom for part in body.outputs[2:] for atom in part])
-    backward = (
-        once
-        + advanced * body.flops(given, body.outputs[0])
-        + replayed * body.flops(given, [*body.outputs[0], *kept])
-        + nest.length * reverse
-    )
-    return once + nest.length * step, backward
-
-
 def _name(tier: float) -> str:
     if tier < 0:
         return "keep all"
