@@ -193,7 +193,7 @@ def planned_products(plan: Any) -> float:
     return total
 
 
-@pytest.mark.parametrize("budget", [0.5, 0.25])
+@pytest.mark.parametrize("budget", [pytest.param(0.5, marks=slow), 0.25])
 def test_products_are_executed_as_often_as_planned(budget):
     args = rnn_args(12, batch=16, width=16)
     plan = rl.plan(rnn_loss, *args, budget=budget, argnums=(0, 1, 2), check="planned", time_limit=2)
