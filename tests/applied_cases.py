@@ -161,7 +161,7 @@ def case(name: str) -> Case:
 def planned(name: str, budget: float | None = None) -> rl.Plan:
     """A plan of a case under its own budget or another."""
     made = case(name)
-    return rl.plan(made.loss, *made.args, budget=budget or made.budget, solver="greedy", **made.options)
+    return rl.plan(made.loss, *made.args, budget=budget or made.budget, solver="greedy", check="planned", **made.options)
 
 
 @cache

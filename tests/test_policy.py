@@ -143,13 +143,31 @@ def test_the_compiled_size_of_a_resnet_is_the_planned_peak(budget):
     if budget is not None:
         assert found.peak_bytes <= found.budget_bytes
         assert temp.temp_bytes <= found.budget_bytes
-        blocks = compile_program(jax.value_and_grad(made.blocks(nn.remat), has_aux=True), *made.args)
-        assert budget != 0.5 or (temp.flops < blocks.flops and temp.temp_bytes <= 1.07 * blocks.temp_bytes)
         return
     # What is beyond policies: an exact schedule of the same step needs a third less.
     with pytest.raises(rl.InfeasibleBudget) as caught:
         rl.plan(made.loss, *made.args, budget=1000, solver="greedy", has_aux=True)
     assert caught.value.minimum < 0.75 * found.peak_bytes
+
+
+@pytest.mark.skipif(bool(os.environ.get("JAX_REMAT3")), reason="regions under JAX_REMAT3 compute all that they hold at once")
+@pytest.mark.slow
+def test_a_policy_takes_fewer_flops_than_recomputing_each_block_at_its_compiled_size():
+    made = _resnet()
+    # Each under the scheduler that suits it: nn.remat needs three times as much under the other one.
+    blocks = compile_program(jax.value_and_grad(made.blocks(nn.remat), has_aux=True), *made.args)
+    plan = rl.plan(made.loss, *made.args, solver="keep_all", has_aux=True)
+    found = _policy(plan, blocks.temp_bytes)
+    step = jax.value_and_grad(applied(plan.loss, plan.call, found), has_aux=True)
+    ours = compile_program(step, *made.args, compiler_options=SCHEDULERS["memory"])
+    assert ours.temp_bytes <= blocks.temp_bytes
+    assert ours.flops < 0.9 * blocks.flops
+
+
+@pytest.mark.skipif(bool(os.environ.get("JAX_REMAT3")), reason="regions under JAX_REMAT3 compute all that they hold at once")
+@pytest.mark.parametrize("name", ["mlp", pytest.param("transformer", marks=pytest.mark.slow)])
+def test_the_loss_does_not_hold_what_it_is_computed_from_through_the_backward_pass(name):
+    assert compiled(name).temp_bytes == pytest.approx(planned(name).policy_plan.peak_bytes, rel=0.10)
 
 
 @pytest.mark.parametrize("budget", [None, 1.0, 10**12])
