@@ -26,7 +26,7 @@ def planned_checkpoint(
     solver: str = "auto",
     must_save: Selection = (),
     must_recompute: Selection = (),
-    time_limit: float = 10.0,
+    time_limit: float = 20.0,
     seed: int = 0,
     plans: dict[Any, Any] | None = None,
 ) -> Callable[..., Any]:

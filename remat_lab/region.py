@@ -40,7 +40,7 @@ class Options:
         dont_save: names not to save, everything else is.
         must_save: names, or a predicate, that a plan keeps.
         must_recompute: names, or a predicate, that a plan recomputes.
-        time_limit: of the solver, seconds.
+        time_limit: seconds for the search, for each set of shapes.
         seed: of the solver.
     """
 
@@ -51,7 +51,7 @@ class Options:
     dont_save: tuple[str, ...] = ()
     must_save: Any = ()
     must_recompute: Any = ()
-    time_limit: float = 60.0
+    time_limit: float = 20.0
     seed: int = 0
 
     def __post_init__(self) -> None:

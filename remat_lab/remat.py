@@ -33,7 +33,7 @@ def remat(
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
     methods: str | Sequence[str] = "__call__",
-    time_limit: float = 60.0,
+    time_limit: float = 20.0,
     seed: int = 0,
 ) -> Any:
     """Makes a function recompute values in the backward pass instead of keeping them: `@rl.remat` or `@rl.remat(budget=0.5)`.
@@ -61,7 +61,7 @@ def remat(
         static_argnums: arguments not to trace; in a method, and in all of `flax.linen`, `self` is number 0.
         static_argnames: the same by name. Either way they may be passed by position, by keyword, or not at all.
         methods: of a Module class or instance, which to decorate.
-        time_limit: of the solver, seconds.
+        time_limit: seconds for the search, for each set of shapes; it ends by itself long before for all but huge functions.
         seed: of the solver.
 
     Returns:
