@@ -13,13 +13,14 @@ import jax
 from remat_lab import _compat
 from remat_lab.flatten import flatten
 from remat_lab.fuse import fuse
+from remat_lab.in_place import body_peak
 from remat_lab.loop import Loop, PlannedLoop
 from remat_lab.loop_body import Body, Moving, body_of
-from remat_lab.loop_rules import is_light
-from remat_lab.primitives import VIEWS, nbytes
+from remat_lab.primitives import nbytes
 from solvers import nest as nests
 from solvers import nest_search
-from solvers.simulate import keep_all_peak
+
+_CARRIES = 3  # in the loop over a block's steps: the carry or its cotangent, the next one, and a copy
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,13 +55,17 @@ class Measured:
         return PlannedLoop(self.loop, nest, self.tiers[choice.body])
 
     def peak_bytes(self, planned: PlannedLoop) -> int:
-        """Temporaries of the loop's forward and backward pass, without its gradients."""
+        """Temporaries of the loop's forward and backward pass, without its gradients.
+
+        Blocks of one step need less than `search` says: no inner loop carries anything.
+        """
         tier = planned.tier if planned.nest.keeps else math.inf
         kept = set(self.body.kept(tier))
         option = next(o for o, t in zip(self.search.bodies, self.tiers, strict=True) if set(self.body.kept(t)) == kept)
         nest = planned.nest
         rows = nest.blocks[-1] if len(nest.blocks) == 1 and nest.direct else nest.longest
-        return self.search.fixed_bytes + option.workspace + nest.slots * self.search.carry_bytes + rows * option.residual_bytes
+        workspace = option.workspace - (_CARRIES * self.search.carry_bytes if rows == 1 else 0)
+        return self.search.fixed_bytes + workspace + nest.slots * self.search.carry_bytes + rows * option.residual_bytes
 
 
 @lru_cache(maxsize=64)
@@ -90,7 +95,7 @@ def measure(loop: Loop, moving: Moving) -> Measured:
             name=_name(tier),
             residual_bytes=sum(program.bytes[v] for v in body.kept(tier)),
             extra_cost=max(0.0, backward_flops(tier) - least),
-            workspace=_workspace(body, tier) + 2 * carry_bytes,
+            workspace=_workspace(body, tier) + _CARRIES * carry_bytes,
         )
         for tier in tiers
     )
@@ -128,7 +133,7 @@ def _workspace(body: Body, tier: float) -> int:
         return [_compat.shape_of(body.program.avals[v]) for v in numbers]
 
     def peak(fun: Callable[..., Any], *shapes: Any) -> int:
-        return keep_all_peak(fuse(flatten(jax.make_jaxpr(fun)(*shapes))).graph)
+        return body_peak(fuse(flatten(jax.make_jaxpr(fun)(*shapes)), owned=True))
 
     there = sorted({*body.inputs[0], *body.hoisted})
     forward = [*there, *body.inputs[1], *body.inputs[2], *body.pinned]
@@ -142,16 +147,4 @@ def _workspace(body: Body, tier: float) -> int:
     def reverse(given: list[Any], sums: list[Any]) -> Any:
         return body.reverse(dict(zip(backward, given, strict=True)), sums)
 
-    return max(peak(run, values(forward)), peak(reverse, values(backward), values(totals)) + _largest_part(body))
-
-
-def _largest_part(body: Body) -> int:
-    """Bytes of the largest of one step's gradients of constants that is not computed in the accumulator itself."""
-    program, sizes = body.program, [0]
-    for atom in body.outputs[2]:
-        value = atom
-        while (k := program.producer.get(value)) is not None and program.equations[k].name in VIEWS | {"transpose"}:
-            value = program.equations[k].ins[0]
-        if k is not None and not is_light(program.equations[k]):
-            sizes.append(program.bytes[value])
-    return max(sizes)
+    return max(peak(run, values(forward)), peak(reverse, values(backward), values(totals)))
