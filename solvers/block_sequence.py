@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
-from solvers.block_hash import kinds_of
+from solvers.block_exact import exact_plans
+from solvers.block_hash import Kind, kinds_of
 from solvers.block_options import (
     Option,
     Plan,
@@ -22,6 +23,12 @@ from solvers.block_options import (
 from solvers.narrow_cuts import Blocks
 
 _MOST_PATTERNS = 6
+_EXACT_EACH, _EXACT_POINTS = 3, 12  # points of a kind, and of all, that are solved exactly
+
+
+def _plans(kind: Kind, prices: Sequence[float], exact: int) -> list[Plan]:
+    ruled = plans(kind, prices)
+    return [*ruled, *exact_plans(kind, undominated(measure(kind, plan, None, last=False) for plan in ruled), exact)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +57,8 @@ class BlockSequence:
         self.kind_of, self.kinds = kinds_of(blocks)
         prices = prices_of(self.kinds)
         self.patterns = self._patterns(prices)
-        self._plans: list[list[Plan]] = [plans(kind, prices) for kind in self.kinds]
+        exact = min(_EXACT_EACH, _EXACT_POINTS // len(self.kinds))
+        self._plans: list[list[Plan]] = [_plans(kind, prices, exact) for kind in self.kinds]
         self._options: dict[tuple[int, int, bool], list[Option]] = {}
         self._tables: dict[tuple[int, int], tuple[list[float], list[int]]] = {}
         self._ids: dict[tuple[int, int], int] = {}

@@ -72,7 +72,8 @@ class _Unroll:
     def late(self, leaf: Leaf) -> None:
         """The late steps of a block, as its plan says."""
         start, kind = self.blocks.edges[leaf.block], self._kind(leaf.block)
-        skip = {q for q in range(len(kind.forward)) if self.there[start + q]}
+        mine = {*leaf.plan.keep, *kind.outs}  # what the plan runs again although it was kept, it drops in between
+        skip = {q for q in range(len(kind.forward)) if self.there[start + q] and q not in mine}
         for item in leaf.plan.late:
             if item >= 0 and item in skip:
                 continue
