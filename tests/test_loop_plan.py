@@ -176,7 +176,9 @@ def test_plans_keep_their_promise(name, budget):
     assert plan.loops
     assert all(str(loop) in str(plan.explain()) for loop in plan.loops)
     assert "loop  " in plan.summary()
-    assert plan.verify(*args).relative < 1e-5
+    difference = plan.verify(*args)
+    # The gradient of a key's bias in attention is zero but for rounding: nothing there to be relative to.
+    assert difference.relative < 1e-5 or difference.absolute < 1e-6
 
 
 def planned_products(plan: Any) -> float:
