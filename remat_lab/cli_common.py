@@ -78,6 +78,15 @@ def show(data: dict[str, Any]) -> None:
         typer.echo(as_text(data))
 
 
+def width() -> int:
+    """Columns of the terminal, or enough for any table in a file."""
+    from rich.console import Console
+
+    from remat_lab.report import WIDE
+
+    return Console().width if sys.stdout.isatty() else WIDE
+
+
 @contextmanager
 def friendly(context: typer.Context) -> Iterator[None]:
     """Turns errors into a line or two on the error stream: exit code 2 for what the user can mend, 1 for the rest."""

@@ -1,0 +1,115 @@
+"""Tables of memory against size, made from rows alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from experiments.records import Row
+from experiments.strategies import DROP, HEURISTICS, PLAIN, SHARED, UNSHARED
+from experiments.tables import Section, exponent
+from remat_lab.units import NOTHING, megabytes, percent, seconds
+
+ORDER = (UNSHARED, SHARED, PLAIN, "keep all", DROP, *HEURISTICS)
+_SHARES = (("planned", "planned_bytes"), ("compiled", "temp_bytes"))
+
+# Chen et al. (2016, arXiv:1604.06174), abstract and section 5.
+PAPER = {"layers": 1000, "before": 48e9, "after": 7e9, "extra": 0.30}
+
+
+def strategies(rows: Sequence[Row]) -> list[str]:
+    """The strategies of the rows: the named ones in their order, then optimal plans from large budgets to small."""
+    found = {row["point"]["strategy"] for row in rows}
+    named = [name for name in ORDER if name in found]
+    return named + sorted(found - set(named), key=lambda name: (-float(name.partition("@")[2] or 0), name))
+
+
+def models(rows: Sequence[Row]) -> list[str]:
+    """The models of the rows, as they come."""
+    return list(dict.fromkeys(row["point"]["model"] for row in rows))
+
+
+def value(rows: Sequence[Row], model: str, strategy: str, size: int, key: str) -> float | None:
+    """A figure of one point, from whichever of its rows has it; compiled rows come last and count."""
+    found = None
+    for row in rows:
+        point = row["point"]
+        if (point["model"], point["strategy"], point["size"]) == (model, strategy, size):
+            found = row["result"].get(key, found)
+    return found
+
+
+def curve(rows: Sequence[Row], model: str, strategy: str, key: str) -> list[tuple[int, float]]:
+    """(size, figure), rising in size."""
+    sizes = sorted({row["point"]["size"] for row in rows if row["point"]["model"] == model})
+    found = [(size, value(rows, model, strategy, size, key)) for size in sizes]
+    return [(size, figure) for size, figure in found if figure is not None]
+
+
+def by_size(rows: Sequence[Row], unit: str) -> list[Section]:
+    """For each model: planned and compiled megabytes and extra work, a column for each size."""
+    sections: list[Section] = []
+    for model in models(rows):
+        mine = [row for row in rows if row["point"]["model"] == model]
+        sizes = sorted({row["point"]["size"] for row in mine})
+        for heading, key, show in (
+            ("planned temporaries (MB)", "planned_bytes", megabytes),
+            ("temporaries as compiled (MB)", "temp_bytes", megabytes),
+            ("arguments, results and temporaries as compiled (MB)", "total_bytes", megabytes),
+            ("peak by the device's allocator (MB)", "device_peak_bytes", megabytes),
+            ("step time (s)", "step_seconds", seconds),
+            ("extra FLOPs, planned", "extra_flops", percent),
+            ("extra cost by the planner's model", "extra_cost", percent),
+        ):
+            lines = []
+            for strategy in strategies(mine):
+                cells = [value(mine, model, strategy, size, key) for size in sizes]
+                if any(cell is not None for cell in cells):
+                    lines.append([strategy, *(NOTHING if cell is None else show(cell) for cell in cells)])
+            if lines:
+                sections.append(Section(f"{model}: {heading}", [unit, *(f"{size:,}" for size in sizes)], lines))
+    return sections
+
+
+def exponents(rows: Sequence[Row], what: str, start: int) -> list[Section]:
+    """Fitted exponents of temporaries, planned and compiled, over the sizes from `start` up; nothing for fewer than three."""
+    lines = []
+    for model in models(rows):
+        for strategy in strategies([row for row in rows if row["point"]["model"] == model]):
+            cells = []
+            for _, key in _SHARES:
+                points = [(x, y) for x, y in curve(rows, model, strategy, key) if x >= start]
+                fit = exponent(points)
+                cells.append(NOTHING if fit is None else f"{fit:.3f} ({len(points)} points)")
+            if any(cell != NOTHING for cell in cells):
+                lines.append([f"{model}, {strategy}", *cells])
+    heading = f"Exponent of temporaries in {what}, fitted from {start} up (least squares on logarithms)"
+    notes = ("Results of the step (gradients) are not counted. Three sizes at least.",)
+    return [Section(heading, ["", *(name for name, _ in _SHARES)], lines, notes)] if lines else []
+
+
+def paper_table(rows: Sequence[Row]) -> list[Section]:
+    """The deepest network beside the figures of Chen et al.; nothing below 1,000 layers."""
+    sizes = [row["point"]["size"] for row in rows if row["point"]["size"] >= PAPER["layers"]]
+    if not sizes:
+        return []
+    size, lines = max(sizes), []
+    for strategy in strategies(rows):
+        cells = [value(rows, "resnet", strategy, size, key) for key in ("planned_bytes", "temp_bytes", "total_bytes")]
+        if any(cell is not None for cell in cells):
+            shown = [NOTHING if cell is None else f"{cell / 1e9:.1f} GB" for cell in cells]
+            work = [percent(value(rows, "resnet", strategy, size, key)) for key in ("extra_flops", "extra_cost")]
+            lines.append([strategy, *shown, *work])
+    paper = [
+        [f"paper, {name}", f"{PAPER[key] / 1e9:.0f} GB", NOTHING, NOTHING, work, NOTHING]
+        for name, key, work in (
+            ("in-place + sharing", "before", NOTHING),
+            ("sublinear plan", "after", f"{PAPER['extra']:.0%} of time"),
+        )
+    ]
+    columns = ("", "temporaries, planned", "compiled", "whole step, compiled", "extra FLOPs", "extra cost")
+    notes = (
+        "The paper: pre-activation bottleneck blocks of He et al. (2016), 1,000 layers, on MXNet, which writes the result of",
+        "every operator; feature maps alone; its 30 % is measured time. Here: post-activation bottleneck blocks in the",
+        "proportions of ResNet-200, steps as XLA writes them, float32, all temporaries of forward and backward pass.",
+    )
+    return [Section(f"{size:,} layers, batch 32, 224 x 224, beside Chen et al. (2016)", columns, lines + paper, notes)]

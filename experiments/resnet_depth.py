@@ -1,0 +1,70 @@
+"""Memory against depth: residual networks up to 1,001 layers, as in figure 5 of Chen et al. (2016, arXiv:1604.06174).
+
+Batch 32, images of 3 x 224 x 224, bottleneck blocks in the proportions of ResNet-200. The paper trained the pre-activation
+networks of He et al. on MXNet, where every operator writes its result; here the steps are those that XLA writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from experiments import growth
+from experiments.growth_plot import draw as draw_growth
+from experiments.growth_tables import by_size, exponents, paper_table
+from experiments.records import Point, Row
+from experiments.strategies import DROP, HEURISTICS, PLAIN, SHARED, UNSHARED
+from experiments.sweeps import Experiment
+from experiments.tables import Section
+from remat_lab.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+OPTIMAL = ("optimal@0.5", "optimal@0.2", "optimal@0.1")
+PLANNED = (UNSHARED, SHARED, "keep all", DROP, *HEURISTICS, *OPTIMAL)
+COMPILED = (PLAIN, "keep all", "sqrt(n)", "Algorithm 3", "recursive", "optimal@0.2")
+FIT_FROM = 200  # layers; below, the first stages' working set hides the growth
+
+
+def points(preset: str, target: str | None) -> list[Point]:
+    """Planned everywhere, compiled where that takes seconds rather than minutes, and at 1,001 layers for two plans."""
+    full = {"batch": 32, "image": 224, "width": 64, "classes": 1000}
+    if preset == "smoke":
+        small = {"batch": 4, "image": 32, "width": 8, "classes": 10}
+        few = (UNSHARED, SHARED, "keep all", DROP, "sqrt(n)", "recursive", "optimal@0.5")
+        planned = growth.points("resnet", (14, 26, 50), few, "planned", target, time_limit=2.0, **small)
+        return planned + growth.points("resnet", (14,), (PLAIN, "sqrt(n)"), "compiled", target, **small)
+    if preset == "gpu":
+        if target is not None:
+            raise InvalidArgument(
+                "the gpu preset runs on the GPU that is here; to compile for another, use --preset cpu --target"
+            )
+        strategies = (PLAIN, "keep all", "optimal@0.5", "optimal@0.2", "sqrt(n)")
+        return growth.points("resnet", (50, 200, 401, 602, 1001), strategies, "run", None, time_limit=10.0, **full)
+    return [
+        *growth.points("resnet", (50, 101, 200, 401, 602, 1001), PLANNED, "planned", target, **full),
+        *growth.points("resnet", (50, 101, 200, 401), COMPILED, "compiled", target, **full),
+        *growth.points("resnet", (1001,), ("sqrt(n)", "optimal@0.2"), "compiled", target, **full),
+    ]
+
+
+def tables(rows: Sequence[Row]) -> list[Section]:
+    """Bytes and extra work by depth, exponents, and the deepest network beside the paper's figures."""
+    return [*by_size(rows, "layers"), *exponents(rows, "depth", FIT_FROM), *paper_table(rows)]
+
+
+def draw(rows: Sequence[Row]) -> Figure:
+    """Both panels."""
+    return draw_growth(rows, "layers", "ResNet, bottleneck blocks, depth against memory")
+
+
+EXPERIMENT = Experiment(
+    name="resnet-depth",
+    title="Residual networks: memory against depth",
+    points=points,
+    measure=growth.measure,
+    tables=tables,
+    draw=draw,
+    weight=growth.weight,
+)
