@@ -23,7 +23,7 @@ MODELS = {
     "integrator": (integrator.loss, {"steps": 24, "batch": 16, "width": 4, "hidden": 16}),
     "scan_transformer": (
         scan_transformer.loss,
-        {"layers": 6, "batch": 4, "length": 16, "width": 16, "heads": 2, "vocabulary": 16},
+        {"layers": 6, "batch": 4, "length": 8, "width": 16, "heads": 2, "vocabulary": 16},
     ),
 }
 

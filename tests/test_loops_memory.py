@@ -149,7 +149,7 @@ def test_predicted_and_compiled_bytes_agree():
     found = measure(loop, moving)
     frontier = nest_search.frontier(found.search, points=12)
     assert len(frontier) >= 8
-    for budget in sorted({choice.peak_bytes for choice in frontier})[::2]:
+    for budget in sorted({choice.peak_bytes for choice in frontier})[::3]:
         choice = choose(found, budget)
         planned = found.planned(choice)
         assert found.peak_bytes(planned) <= choice.peak_bytes <= budget
@@ -161,7 +161,7 @@ def test_predicted_and_compiled_bytes_agree():
 def test_budgets():
     length = 256
     plain = temp(lax.scan, length)
-    for fraction in (0.5, 0.2, 0.1):
+    for fraction in (0.5, 0.1):
         assert temp(functools.partial(rl.scan, budget=fraction), length) <= 1.1 * fraction * plain
     assert temp(functools.partial(rl.scan, budget=1.0), length) == plain
     # Without a budget: about twice the square root of the length, at one extra pass.
