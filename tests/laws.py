@@ -75,7 +75,7 @@ FACTS: dict[str, Facts] = {
     "checkmate": Facts(exact="given", floating=True),
     "rounding": Facts(),
     "improve": Facts(),
-    "hierarchical": Facts(share=1 / 2, quick=(("work_limit", 0.2),)),
+    "hierarchical": Facts(share=1 / 4, quick=(("work_limit", 0.2),)),
     "brute_force": Facts(exact="given"),
 }
 

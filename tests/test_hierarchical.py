@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from deep_graphs import residual_network
 
-from solvers.block_options import Option, Plan, undominated
+from solvers.block_exact import exact_plans, plan_of
+from solvers.block_options import Option, Plan, measure, plans, prices_of, undominated
 from solvers.block_sequence import BlockSequence
 from solvers.compose import Composer, Group
 from solvers.errors import InfeasibleBudget
@@ -28,7 +29,7 @@ SHARED = Path(__file__).parents[2] / "shared" / "graphs"
 NETWORKS = {
     "residual": residual_network(12),
     "wide residual": residual_network(12, narrow=300),
-    "skips": residual_network(9, narrow=200, skips=True),
+    "skips": residual_network(7, narrow=200, skips=True),
     "chain": training_chain(24),
 }
 
@@ -78,7 +79,7 @@ def test_depth_adds_no_kinds_and_tables_grow_with_it_at_most():
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("share", [0.85, 0.7, 0.55])
+@pytest.mark.parametrize("share", [0.85, 0.6])
 def test_the_dynamic_program_knows_what_its_composition_costs(name, share):
     graph = NETWORKS[name]
     budget = budget_of(graph, share)
@@ -134,7 +135,7 @@ def test_a_hundred_blocks_end_close_to_the_bound():
 
 
 def test_repeatable_with_a_work_limit():
-    graph = residual_network(4, skips=True)
+    graph = residual_network(3)
     runs = [quick(graph, budget_of(graph, 0.5), seed=3) for _ in range(2)]
     assert runs[0].schedule == runs[1].schedule
 
@@ -142,7 +143,7 @@ def test_repeatable_with_a_work_limit():
 def test_a_start_is_never_lost():
     graph = residual_network(4)
     budget = budget_of(graph, 0.6)
-    best = intervals(graph, budget, Options(work_limit=20.0, workers=1))
+    best = intervals(graph, budget, Options(work_limit=2.0, workers=1))
     assert quick(graph, budget, starts=[best.schedule.order]).cost <= best.cost
 
 
@@ -228,7 +229,7 @@ def test_an_option_that_is_worse_in_every_respect_is_dropped():
     assert undominated([worse, small, cheap]) == [cheap, small]
 
 
-@pytest.mark.parametrize(("share", "best"), [(0.9, 0.00471), (0.8, 0.01777), (0.5, 0.0262)])
+@pytest.mark.parametrize(("share", "best"), [(0.9, 0.00471), (0.5, 0.0262)])
 def test_blocks_alone_beat_what_exact_search_in_the_given_order_found_for_resnet50(share, best):
     path = SHARED / "resnet50_b256.json"
     if not path.exists():
@@ -237,3 +238,26 @@ def test_blocks_alone_beat_what_exact_search_in_the_given_order_found_for_resnet
     found = solve_blocks(graph, budget_of(graph, share), Options())
     assert found.peak <= budget_of(graph, share)
     assert found.overhead <= best
+
+
+def test_points_below_what_rules_give_are_solved_exactly():
+    graph = residual_network(6, wide=100, narrow=400)
+    kind = sequence(graph, budget_of(graph, 0.5)).kinds[2]
+    ruled = [measure(kind, plan, None, last=False) for plan in plans(kind, prices_of([kind]))]
+    solved = [measure(kind, plan, None, last=False) for plan in exact_plans(kind, ruled, exact=12)]
+    assert solved
+    assert min(o.late_peak for o in solved) <= min(o.late_peak for o in ruled)
+    for option in solved:
+        assert not any(
+            other.beats(option) and not option.beats(other) for other in ruled if other.late_peak <= option.late_peak
+        )
+
+
+def test_a_plan_is_read_off_an_order():
+    kind = sequence(residual_network(4), 2000).kinds[1]
+    for plan in plans(kind, [0.0]):
+        late = [kind.forward[q] if q >= 0 else kind.late[-1 - q] for q in plan.late]
+        first = [v for v in kind.graph.steps if v < kind.turn]
+        again = plan_of(kind, [*first, kind.turn, *kind.incoming, *late])
+        assert again.late == plan.late
+        assert again.keep <= plan.keep
