@@ -118,6 +118,8 @@ class LoopPlanner:
     def loops(self) -> list[Candidate]:
         """The loops that gradients flow through."""
         found: list[Candidate] = []
+        if not any(q.name == "scan" for q in self.plain.fused.program.equations):
+            return found  # without tracing once more
         for site in self.sites():
             try:
                 measured = measure(site.loop, site.moving)
