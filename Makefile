@@ -21,7 +21,7 @@ SHELL := bash
 PACKAGES := remat_lab solvers experiments
 SOURCES := $(shell find $(PACKAGES) -name __pycache__ -prune -o -print)
 
-.PHONY: help install compare test test-slow test-remat3 test-oldest test-targets test-both lint format bench bench-solvers bench-thousand clean
+.PHONY: help install compare test test-slow test-remat3 test-oldest test-targets test-both lint format bench bench-solvers bench-thousand fuzz clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -56,6 +56,9 @@ test-slow: install ## the slow tests
 test-remat3: install ## the tests of decorated functions and policies on JAX's new implementation of jax.checkpoint
 	JAX_REMAT3=1 $(BIN)/pytest -n $(JOBS) --dist loadfile $(ARGS) \
 	  tests/test_{faults,frameworks,linen,naming,nnx,policy,remat,segments,transforms}.py
+
+fuzz: install ## 2,000 random programs against plain JAX; continues fuzz.jsonl where it ends (ARGS="--minutes 10" for a part)
+	$(BIN)/python tests/fuzz.py $(ARGS)
 
 test-oldest: ## the tests on the oldest supported JAX, in an environment of its own
 	$(MAKE) test VENV=.venv-oldest PINS='$(OLDEST)'
