@@ -52,13 +52,14 @@ class BlockSequence:
             second keeps no more than must be.
     """
 
-    def __init__(self, blocks: Blocks):
+    def __init__(self, blocks: Blocks, *, exact: bool = True):
+        """Recognises kinds and finds their options; `exact` tells whether some are solved for."""
         self.blocks = blocks
         self.kind_of, self.kinds = kinds_of(blocks)
         prices = prices_of(self.kinds)
         self.patterns = self._patterns(prices)
-        exact = min(_EXACT_EACH, _EXACT_POINTS // len(self.kinds))
-        self._plans: list[list[Plan]] = [_plans(kind, prices, exact) for kind in self.kinds]
+        points = min(_EXACT_EACH, _EXACT_POINTS // len(self.kinds)) if exact else 0
+        self._plans: list[list[Plan]] = [_plans(kind, prices, points) for kind in self.kinds]
         self._options: dict[tuple[int, int, bool], list[Option]] = {}
         self._tables: dict[tuple[int, int], tuple[list[float], list[int]]] = {}
         self._ids: dict[tuple[int, int], int] = {}

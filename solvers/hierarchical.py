@@ -167,7 +167,7 @@ class _Search:
 
     def _composed(self) -> Iterator[tuple[list[int], str]]:
         """Orders from the dynamic program, for the largest memory whose order fits."""
-        sequence = BlockSequence(Blocks.of(self.graph, self.budget))
+        sequence = BlockSequence(Blocks.of(self.graph, self.budget), exact=self.polish)
         self.facts["blocks"] = f"{len(sequence)} of {len(sequence.kinds)} kinds, {len(sequence.patterns) - 1} patterns"
         composer = Composer(sequence, int(_HEADROOM * self.budget), check=self._check_time)
         self.facts["tables"] = f"{composer.count} of {composer.slots + 1} entries"

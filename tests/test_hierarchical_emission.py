@@ -1,0 +1,47 @@
+"""Plans of deep networks, emitted: the same gradients, and a program that grows in proportion to its steps."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import remat_lab as rl
+
+
+def network(layers: int):
+    """A residual network of two narrow layers a block, and its arguments."""
+    key = jax.random.key(0)
+    weights = [jax.random.normal(jax.random.fold_in(key, k), (64, 64)) * 0.1 for k in range(2 * layers)]
+
+    def loss(weights, x):
+        for a, b in zip(weights[::2], weights[1::2], strict=True):
+            x = x + jnp.sin(jnp.tanh(x @ a) @ b)
+        return jnp.mean(x**2)
+
+    return loss, weights, jax.random.normal(key, (256, 64))
+
+
+def planned(layers: int):
+    loss, weights, x = network(layers)
+    plan = rl.plan(loss, weights, x, budget=0.5, solver="hierarchical", check="planned", time_limit=2.0)
+    return plan, loss, weights, x
+
+
+def test_the_same_gradients():
+    plan, loss, weights, x = planned(6)
+    assert plan.solution.overhead > 0
+    value, gradients = jax.jit(plan.value_and_grad())(weights, x)
+    expected, wanted = jax.jit(jax.value_and_grad(loss))(weights, x)
+    assert float(value) == pytest.approx(float(expected), rel=1e-6)
+    for found, right in zip(gradients, wanted, strict=True):
+        assert jnp.allclose(found, right, rtol=1e-4, atol=1e-6)
+
+
+def test_equations_in_proportion_to_steps():
+    ratios = {}
+    for layers in (8, 32):
+        plan, _, weights, x = planned(layers)
+        equations = jax.make_jaxpr(plan.value_and_grad())(weights, x).eqns
+        ratios[layers] = len(equations) / len(plan.solution.schedule.order)
+    assert ratios[32] <= 1.1 * ratios[8]
