@@ -24,14 +24,14 @@ from remat_lab import _compat, costs
 from remat_lab.errors import UnsupportedEffect
 from remat_lab.flatten import Program, flatten
 from remat_lab.loop import Loop
+from remat_lab.loop_flow import Moving as Moving
+from remat_lab.loop_flow import needed, reached, spread
 from remat_lab.loop_rules import MOVES_ONLY, heaviness, is_light, must_not_repeat
 from remat_lab.primitives import PLAIN_CALLS, UNREPEATABLE
 from solvers.vertex_cut import vertex_cut
 
 # Rules for derivatives stay as they are, for derivatives of higher order; recomputation inside a step is planned with the rest.
 _CALLS = PLAIN_CALLS | {"checkpoint", "remat2"}
-
-Moving = tuple[bool, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,19 +82,19 @@ class Body:
     @cached_property
     def backward(self) -> frozenset[int]:
         """Values that depend on a cotangent."""
-        return _reached(self.program, (*self.inputs[3], *self.inputs[4]))
+        return reached(self.program, (*self.inputs[3], *self.inputs[4]))
 
     @cached_property
     def varying(self) -> frozenset[int]:
         """Values of the forward pass that may differ from step to step."""
-        carried = _reached(self.program, (*self.inputs[1], *self.inputs[2]))
+        carried = reached(self.program, (*self.inputs[1], *self.inputs[2]))
         return (carried | self._chance) - self.backward
 
     @cached_property
     def _chance(self) -> frozenset[int]:
         """Values that need not be equal in two steps though their inputs are."""
         unsure = [o for q in self.program.equations if q.eqn.effects or q.name in UNREPEATABLE for o in q.outs]
-        return frozenset(unsure) | _reached(self.program, unsure)
+        return frozenset(unsure) | reached(self.program, unsure)
 
     @cached_property
     def hoisted(self) -> tuple[int, ...]:
@@ -116,7 +116,7 @@ class Body:
     def pinned(self) -> tuple[int, ...]:
         """Values that no replay may compute again: kept for all steps, whatever the nest."""
         program = self.program
-        wanted = _needed(program, [*self.outputs[0], *self.frontier], self.constant)
+        wanted = needed(program, [*self.outputs[0], *self.frontier], self.constant)
         made = [o for k in wanted if must_not_repeat(program.equations[k].eqn) for o in program.equations[k].outs]
         return tuple(v for v in made if v in self.varying and hasattr(program.avals[v], "dtype"))
 
@@ -154,8 +154,8 @@ class Body:
                     inputs[o] = q.reads
                 elif o in sizes:
                     sources.add(o)
-        needed = [v for v in self.frontier if v in sizes]
-        return tuple(sorted(vertex_cut(sizes, inputs, sources, needed)))
+        wanted = [v for v in self.frontier if v in sizes]
+        return tuple(sorted(vertex_cut(sizes, inputs, sources, wanted)))
 
     @cached_property
     def tiers(self) -> tuple[float, ...]:
@@ -184,11 +184,11 @@ class Body:
         """
         program, wanted = self.program, list(atoms)
         env.update((v, x) for v, x in program.constants.items() if v not in env)
-        todo = set(_needed(program, wanted, env))
+        todo = set(needed(program, wanted, env))
         if effects:
             for k, q in enumerate(program.equations):
                 if q.eqn.effects and self.backward.isdisjoint(q.reads):
-                    todo |= {k, *_needed(program, q.reads, env)}
+                    todo |= {k, *needed(program, q.reads, env)}
         for k in sorted(todo):
             q = program.equations[k]
             ins = [env[v] if isinstance(v, int) else v.val for v in q.ins]
@@ -235,8 +235,8 @@ class Body:
 
     def total(self, available: Iterable[int], atoms: Iterable[Any], of: Callable[[_compat.Equation], float]) -> float:
         """The sum of a measure of the equations that compute values from those available."""
-        needed = _needed(self.program, list(atoms), frozenset(available) | set(self.program.constants))
-        return sum(of(self.program.equations[k].eqn) for k in needed)
+        equations = needed(self.program, list(atoms), frozenset(available) | set(self.program.constants))
+        return sum(of(self.program.equations[k].eqn) for k in equations)
 
 
 def body_of(loop: Loop, moving: Moving) -> Body:
@@ -264,7 +264,7 @@ def _body_of(loop: Loop, moving: Moving, context: Any) -> Body:
                 "out of the loop, returning what it needs as ys; if it is for debugging only, use the unordered "
                 "jax.debug.callback or jax.debug.print."
             )
-    moving, moving_ys = _spread(loop, moving)
+    moving, moving_ys = spread(loop, moving)
     carries = loop.split(moving)[1]
 
     def step(
@@ -291,28 +291,6 @@ def _body_of(loop: Loop, moving: Moving, context: Any) -> Body:
     return Body(loop, moving, moving_ys, flatten(jaxpr, calls=_CALLS))
 
 
-def _spread(loop: Loop, moving: Moving) -> tuple[Moving, Moving]:
-    """Which operands and ys tangents reach, carries over any number of steps."""
-    moving = tuple(m and _smooth(aval) for m, aval in zip(moving, loop.in_avals, strict=True))
-    while True:
-        reached = {var for var, m in zip(loop.body.invars, moving, strict=True) if m}
-        for eqn in loop.body.eqns:
-            if any(not isinstance(v, _compat.Literal) and v in reached for v in eqn.invars):
-                reached.update(v for v in eqn.outvars if _smooth(v.aval))
-        out = [not isinstance(v, _compat.Literal) and v in reached for v in loop.body.outvars]
-        consts, carries, xs = loop.split(moving)
-        grown = [
-            old or (new and _smooth(aval)) for old, new, aval in zip(carries, out, loop.split(loop.in_avals)[1], strict=False)
-        ]
-        if grown == carries:
-            return moving, tuple(out[loop.carries :])
-        moving = (*consts, *grown, *xs)
-
-
-def _smooth(aval: Any) -> bool:
-    return bool(jax.dtypes.issubdtype(aval.dtype, jnp.inexact))
-
-
 def _strong(aval: Any) -> jax.ShapeDtypeStruct:
     return _compat.shape_of(aval.update(weak_type=False))
 
@@ -320,24 +298,3 @@ def _strong(aval: Any) -> jax.ShapeDtypeStruct:
 def strong(value: Any) -> Any:
     """The value, not promoting like a Python number: loops carry such types only."""
     return lax.convert_element_type(value, value.dtype) if getattr(jax.typeof(value), "weak_type", False) else value
-
-
-def _reached(program: Program, start: Iterable[int]) -> frozenset[int]:
-    reached = set(start)
-    for q in program.equations:
-        if not reached.isdisjoint(q.reads):
-            reached.update(q.outs)
-    return frozenset(reached)
-
-
-def _needed(program: Program, atoms: Iterable[Any], available: Any) -> list[int]:
-    """Equations that compute values from those available, in order."""
-    stack = [v for v in atoms if isinstance(v, int) and v not in available]
-    found = set[int]()
-    while stack:
-        value = stack.pop()
-        k = program.producer.get(value)
-        if k is not None and k not in found:
-            found.add(k)
-            stack += [v for v in program.equations[k].reads if v not in available]
-    return sorted(found)
