@@ -127,12 +127,11 @@ def audit(
 
 
 def _memory(plan: Plan, reserved: Reserved) -> list[Json]:
-    temporaries = plan.compiled_bytes
+    temporaries, kept = plan.compiled_bytes, _retained(plan)
     classes = classify(plan.fused, plan.call, reserved or dict(plan.reserved), temporaries)
-    kept = _retained(plan)
     rows = [{"name": name, "bytes": count} for name, count in classes.rows() if name != "temporaries"]
     rows += [
-        {"name": "retained activations", "bytes": kept},
+        {"name": "retained activations", "bytes": min(kept, temporaries)},
         {"name": "workspace and transient values", "bytes": max(0, temporaries - kept)},
     ]
     stats = _device_stats()
@@ -142,17 +141,15 @@ def _memory(plan: Plan, reserved: Reserved) -> list[Json]:
 
 
 def _retained(plan: Plan) -> int:
-    """Bytes that are live when the loss is known, beside arguments and results: what is kept for the backward pass."""
-    nodes, live, loss = plan.graph.nodes, set[int](), plan.program.outputs[0]
-    last = plan.fused.node_of.get(_base(plan.program, loss)) if isinstance(loss, int) else None
+    """The most bytes of the forward pass's values that are live at once between two steps, beside arguments and results."""
+    nodes, live, most = plan.graph.nodes, 0, 0
     for step in plan.schedule.steps:
-        if not isinstance(step, Compute):
-            live.discard(step.node)
-            continue
-        live.update(plan.graph.written(step.node))
-        if last in plan.graph.written(step.node):
-            break
-    return sum(nodes[v].charge for v in live if not nodes[v].backward)
+        if isinstance(step, Compute):
+            most = max(most, live)
+            live += sum(nodes[v].charge for v in plan.graph.written(step.node) if not nodes[v].backward)
+        elif not nodes[step.node].backward:
+            live -= nodes[step.node].charge
+    return max(most, live)
 
 
 def _device_stats() -> dict[str, int] | None:
