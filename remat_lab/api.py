@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -210,13 +211,15 @@ class PlannedFunction:
         self._loss = loss
         self._options = options
         self.plans: dict[Any, Plan] = {}
+        self._lock = threading.RLock()  # a second thread waits for the plan instead of making it again
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Value and gradient, planned for these shapes."""
         call = self._loss.call(args, kwargs)
         signature = (call.signature, call.weak_types)
-        if signature not in self.plans:
-            self.plans[signature] = _plan(self._loss, call, **self._options)
+        with self._lock:
+            if signature not in self.plans:
+                self.plans[signature] = _plan(self._loss, call, **self._options)
         return self.plans[signature].value_and_grad()(*args, **kwargs)
 
 

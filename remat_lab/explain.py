@@ -114,7 +114,12 @@ def explain(fused: Fused, schedule: Schedule, title: str, notes: tuple[str, ...]
             continue
         group, root = fused.groups[v], fused.root(v)
         forbidden = next(
-            (reason for k in group.equations if (reason := forbids_replay(fused.program.equations[k].eqn)) is not None), None
+            (
+                reason
+                for k in group.equations
+                if (reason := forbids_replay(fused.program.equations[k].eqn) or fused.once.get(k)) is not None
+            ),
+            None,
         )
         for w, value in zip(graph.written(v), group.values or (None,), strict=False):
             aval = None if value is None else fused.program.avals[value]
