@@ -1,7 +1,8 @@
 """Plans for deep networks: blocks solved once per structure, and a dynamic program over the sequence of them.
 
 1. The forward pass is cut where few bytes cross (`narrow_cuts`), and blocks of equal structure are recognised (`block_hash`).
-2. Each distinct block gets a Pareto set of options: what to keep of it, at what cost and peaks (`block_options`).
+2. Each distinct block gets a Pareto set of options: what to keep of it, at what cost and peaks (`block_options`,
+   `block_exact`).
 3. `compose` chooses one option per block, and groups of blocks to run again from a checkpoint, recursively.
 4. The composition becomes an order of the whole graph (`unroll`), which is simulated. The program's idea of memory is close,
    not exact, so the largest budget for it whose order fits the real one is searched.
