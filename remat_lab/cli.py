@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from remat_lab import cli_results
 from remat_lab.cli_common import (
     BUDGET_HELP,
     BUDGETS,
@@ -25,7 +26,6 @@ from remat_lab.cli_common import (
     build,
     friendly,
     show,
-    width,
 )
 from remat_lab.progress import shown
 
@@ -272,76 +272,6 @@ def solve(
 
 
 @app.command()
-def experiment(
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="An installed experiment; unknown names list them.")],
-    preset: Annotated[str, typer.Option(metavar="NAME", help="smoke, cpu or gpu.")] = "smoke",
-    target: Annotated[str | None, typer.Option(metavar="NAME", help="A device to plan and compile for.")] = None,
-    retry: Annotated[bool, typer.Option("--retry", help="Measure points that failed again.")] = False,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where NAME.jsonl and its pictures are.")] = Path(),
-) -> None:
-    """Measure what an experiment's file lacks, a line for each point; then print its table and draw its picture."""
-    with friendly(context):
-        from remat_lab.experiment import SUFFIXES, draw, find
-
-        found, path = find(name), out / f"{name}.jsonl"
-        with shown(name) as report:
-            problems = found.run(path, preset=preset, target=target, retry=retry, report=report)
-        typer.echo("\n".join(problems), err=True, nl=bool(problems))
-        typer.echo(found.text(found.read(path)[0], width()))
-        pictures = [path.with_suffix(suffix) for suffix in SUFFIXES]
-        draw(found, path, pictures)
-        typer.echo(f"wrote {path}, {' and '.join(map(str, pictures))}", err=True)
-
-
-@app.command()
-def table(
-    context: typer.Context,
-    source: Annotated[str, typer.Argument(help="A file that `compare` wrote, or the name of an experiment.")],
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where an experiment's NAME.jsonl is.")] = Path(),
-) -> None:
-    """Print the table of an earlier comparison or experiment, from its file alone."""
-    with friendly(context):
-        from remat_lab.experiment import find, is_comparison
-        from remat_lab.report import read_comparison
-
-        if is_comparison(source):
-            show(read_comparison(source))
-            return
-        found = find(source)
-        rows, problems = found.read(out / f"{source}.jsonl")
-        typer.echo("\n".join(problems), err=True, nl=bool(problems))
-        typer.echo(found.text(rows, width()))
-
-
-@app.command()
-def plot(
-    context: typer.Context,
-    source: Annotated[str, typer.Argument(help="A file that `compare` wrote, or the name of an experiment.")],
-    picture_path: Annotated[
-        Path | None,
-        typer.Option("--picture", metavar="FILE", help=".png or .svg; compare.png, or NAME.svg and NAME.png by default."),
-    ] = None,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where an experiment's NAME.jsonl is.")] = Path(),
-) -> None:
-    """Draw the picture of an earlier comparison or experiment, from its file alone."""
-    with friendly(context):
-        from remat_lab.experiment import SUFFIXES, draw, find, is_comparison
-        from remat_lab.plots import picture
-        from remat_lab.report import read_comparison
-
-        if is_comparison(source):
-            picture_path = picture_path or Path("compare.png")
-            picture(read_comparison(source), picture_path)
-            pictures = [picture_path]
-        else:
-            pictures = [picture_path] if picture_path else [out / f"{source}{suffix}" for suffix in SUFFIXES]
-            problems = draw(find(source), out / f"{source}.jsonl", pictures)
-            typer.echo("\n".join(problems), err=True, nl=bool(problems))
-        typer.echo(f"wrote {' and '.join(map(str, pictures))}", err=True)
-
-
-@app.command()
 def frontier(
     context: typer.Context,
     model: ModelName = "resnet",
@@ -397,6 +327,10 @@ def frontier(
         result.save(json_path)
         result.plot(picture_path)
         typer.echo(f"wrote {json_path} and {picture_path}", err=True)
+
+
+for command in cli_results.COMMANDS:
+    app.command()(command)
 
 
 def main() -> None:
