@@ -1,6 +1,6 @@
 """Frontiers of memory and work as compiled: nowhere worse than plain JAX or its policies in the same memory?
 
-Appends one JSON line per model to benchmarks/results/frontier.jsonl and draws the picture of each; models that are there already
+Appends one JSON line per model to benchmarks/results/frontier.jsonl and draws a picture of each; models that are there already
 are skipped, so an interrupted run goes on where it stopped. Compiles only; nothing is run.
 
     python benchmarks/bench_frontier.py [--model NAME ...] [--points 5] [--time-limit 10]

@@ -12,51 +12,28 @@ import jax
 
 from remat_lab.applied import applied, forward_function
 from remat_lab.device_memory import MemoryClasses, classify
-from remat_lab.emit import run_schedule
-from remat_lab.errors import InvalidArgument, InvalidLoss, PlanMismatch, TargetUnavailable
+from remat_lab.errors import InvalidArgument, TargetUnavailable
 from remat_lab.explain import Explanation, explain
-from remat_lab.flatten import Program, flatten
+from remat_lab.flatten import Program
 from remat_lab.fuse import Fused
 from remat_lab.loop_plan import NestedLoop
 from remat_lab.measure import Compiled, compile_jitted, compile_program
 from remat_lab.policy_plan import PolicyPlan, plan_policy
 from remat_lab.policy_promise import AppliedPolicy, hold
+from remat_lab.predicted import Predicted, predict
 from remat_lab.promise import Round
 from remat_lab.selection import Selection
+from remat_lab.step import Step
 from remat_lab.stored import save_plan
 from remat_lab.summary import summarise
 from remat_lab.targets import Target, as_target
-from remat_lab.trace import Call, Loss, Traced
+from remat_lab.trace import Call, Loss
 from remat_lab.verify import Difference, largest_difference
 from solvers.graph import Graph
 from solvers.schedule import Schedule
-from solvers.simulate import keep_all_peak, simulate
 from solvers.solution import Solution
 
 _UNLIMITED = 1 << 62  # bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Predicted:
-    """What a plan promises, by simulation.
-
-    Attributes:
-        peak_bytes: peak of temporaries: what the budget is about.
-        total_bytes: peak with the program's results counted as well; arguments are in neither.
-        keep_all_peak_bytes: peak of temporaries if every value is kept until its last use.
-        flops: of the whole step.
-        extra_flops_ratio: FLOPs of recomputation over those of computing everything once.
-        live: bytes of temporaries live during each computation of the schedule.
-        starts_backward: position of the first backward computation among them.
-    """
-
-    peak_bytes: int
-    total_bytes: int
-    keep_all_peak_bytes: int
-    flops: float
-    extra_flops_ratio: float
-    live: tuple[int, ...]
-    starts_backward: int
 
 
 @dataclass(frozen=True)
@@ -133,13 +110,17 @@ class Plan:
     @cached_property
     def compiled(self) -> Compiled:
         """The step compiled with `compiler_options`, and its statistics; compiled once, for `jit` as well."""
-        return compile_jitted(self._step, *as_target(self.target).place(self.call.values))
+        return compile_jitted(self._jitted, *as_target(self.target).place(self.call.values))
 
     @cached_property
-    def _step(self) -> Any:
+    def _jitted(self) -> Any:
         """The step on the traced leaves, jitted: compiling it for its statistics and calling it share one executable."""
         target = as_target(self.target)
-        return target.jit(partial(self._run_values, self.call), compiler_options=self.compiler_options or None)
+        return target.jit(partial(self._step.run_flat, self.call), compiler_options=self.compiler_options or None)
+
+    @property
+    def _step(self) -> Step:
+        return Step(self.loss, self.fused, None if self.unscheduled else self.schedule)
 
     @property
     def memory(self) -> MemoryClasses:
@@ -150,25 +131,13 @@ class Plan:
     def amended(self, **changes: Any) -> Plan:
         """The same schedule with other facts about it (`rounds`, `budget_bytes`, ...); what was compiled is kept."""
         kept = replace(self, **changes)
-        kept.__dict__.update({key: self.__dict__[key] for key in ("_step", "compiled", "predicted") if key in self.__dict__})
+        kept.__dict__.update({key: self.__dict__[key] for key in ("_jitted", "compiled", "predicted") if key in self.__dict__})
         return kept
 
     @cached_property
     def predicted(self) -> Predicted:
         """Peak, FLOPs and the live-byte timeline."""
-        graph, order = self.graph, self.schedule.order
-        plain = self.fused if self.plain is None else self.plain[1]
-        result = simulate(graph, self.schedule)
-        once, flops = plain.flops(plain.graph.steps), self.fused.flops(order)
-        return Predicted(
-            peak_bytes=result.peak,
-            total_bytes=result.peak_total,
-            keep_all_peak_bytes=keep_all_peak(plain.graph),
-            flops=flops,
-            extra_flops_ratio=(flops - once) / once if once else 0.0,
-            live=result.live,
-            starts_backward=next((p for p, v in enumerate(order) if graph.nodes[v].backward), len(order)),
-        )
+        return predict(self.fused, self.schedule, self.fused if self.plain is None else self.plain[1])
 
     def summary(self) -> str:
         """What the plan keeps, recomputes and costs, in about ten lines; with what `apply` costs once it has been planned."""
@@ -211,7 +180,7 @@ class Plan:
         def scheduled(*args: Any, **kwargs: Any) -> Any:
             call = self.loss.call(args, kwargs)
             call.check_same(self.call)
-            return self._run(call)
+            return self._step.run(call)
 
         scheduled.__name__ = f"{self.loss.name}_value_and_grad"
         return scheduled
@@ -278,7 +247,7 @@ class Plan:
             raise TargetUnavailable(
                 f"this plan is for {as_target(self.target).name}, which is not here: it can be measured here and run there"
             )
-        step, structure = self._step, self.loss.trace(self.call)
+        step, structure = self._jitted, self.loss.trace(self.call)
 
         def compiled(*args: Any, **kwargs: Any) -> Any:
             call = self.loss.call(args, kwargs)
@@ -301,7 +270,7 @@ class Plan:
             TargetUnavailable: if nothing can be compiled for the target here, with what to install.
         """
         chosen = as_target(self.target if target is None else target)
-        step, shapes = partial(self._run_values, self.call), self.call.values
+        step, shapes = partial(self._step.run_flat, self.call), self.call.values
         schedulers = chosen.schedulers.items()
         return {name: compile_program(step, *shapes, target=chosen, compiler_options=options) for name, options in schedulers}
 
@@ -328,54 +297,5 @@ class Plan:
             raise InvalidArgument("verify runs the program, so it needs real arrays, not jax.ShapeDtypeStruct")
         values = call.values
         expected = jax.jit(plain, compiler_options=options)(*values)
-        actual = jax.jit(partial(self._run_values, call), compiler_options=options)(*values)
+        actual = jax.jit(partial(self._step.run_flat, call), compiler_options=options)(*values)
         return largest_difference(expected, actual)
-
-    def _run(self, call: Call) -> Any:
-        traced, program = self._retrace(call)
-        if self.unscheduled:
-            return traced.unflatten(jax.core.eval_jaxpr(traced.jaxpr, traced.jaxpr.consts, *call.values))
-        arrays = {v: c for v, c in program.constants.items() if "Ref" not in type(program.avals[v]).__name__}
-        arrays, values = _not_differentiable((arrays, call.values))
-        program = replace(program, constants={**program.constants, **arrays})
-        return traced.unflatten(run_schedule(self.fused, self.schedule, program, values))
-
-    def _run_values(self, call: Call, *values: Any) -> list[Any]:
-        traced, program = self._retrace(call)
-        if self.unscheduled:
-            return jax.core.eval_jaxpr(traced.jaxpr, traced.jaxpr.consts, *values)
-        return run_schedule(self.fused, self.schedule, program, values)
-
-    def _retrace(self, call: Call) -> tuple[Traced, Program]:
-        traced = self.loss.trace(call)
-        program = flatten(traced.jaxpr)
-        if program.fingerprint != self.program.fingerprint:
-            raise PlanMismatch(_first_difference(self.loss.name, self.program, program))
-        return traced, program
-
-
-@jax.custom_jvp
-def _not_differentiable(inputs: Any) -> Any:
-    """The inputs of what is already a gradient: differentiated again, inlined custom rules would be lost without a word."""
-    return inputs
-
-
-@_not_differentiable.defjvp
-def _refuse(primals: Any, tangents: Any) -> Any:
-    raise InvalidLoss(
-        "an exact schedule is a finished program and cannot be differentiated again: take derivatives of the loss first, "
-        "and plan what you really run"
-    )
-
-
-def _first_difference(name: str, planned: Program, traced: Program) -> str:
-    for ours, theirs in zip(planned.equations, traced.equations, strict=False):
-        if ours.name != theirs.name or ours.ins != theirs.ins or ours.outs != theirs.outs:
-            where = f"{theirs.name} at {theirs.source_line} stands where the plan has {ours.name} at {ours.source_line}"
-            break
-    else:
-        where = f"{len(traced.equations)} equations instead of {len(planned.equations)}, or other types"
-    return (
-        f"{name} traces to another program than the one planned: {where}. "
-        "Something that it reads beside its arguments has changed; plan again."
-    )

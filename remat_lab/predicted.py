@@ -1,0 +1,54 @@
+"""What a schedule promises, by simulation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from remat_lab.fuse import Fused
+from solvers.schedule import Schedule
+from solvers.simulate import keep_all_peak, simulate
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """What a plan promises, by simulation.
+
+    Attributes:
+        peak_bytes: peak of temporaries: what the budget is about.
+        total_bytes: peak with the program's results counted as well; arguments are in neither.
+        keep_all_peak_bytes: peak of temporaries if every value is kept until its last use.
+        flops: of the whole step.
+        extra_flops_ratio: FLOPs of recomputation over those of computing everything once.
+        live: bytes of temporaries live during each computation of the schedule.
+        starts_backward: position of the first backward computation among them.
+    """
+
+    peak_bytes: int
+    total_bytes: int
+    keep_all_peak_bytes: int
+    flops: float
+    extra_flops_ratio: float
+    live: tuple[int, ...]
+    starts_backward: int
+
+
+def predict(fused: Fused, schedule: Schedule, plain: Fused) -> Predicted:
+    """Simulates a schedule.
+
+    Args:
+        fused: what is scheduled.
+        schedule: a valid schedule of its graph.
+        plain: the user's own step, which recomputation is relative to.
+    """
+    graph, order = fused.graph, schedule.order
+    result = simulate(graph, schedule)
+    once, flops = plain.flops(plain.graph.steps), fused.flops(order)
+    return Predicted(
+        peak_bytes=result.peak,
+        total_bytes=result.peak_total,
+        keep_all_peak_bytes=keep_all_peak(plain.graph),
+        flops=flops,
+        extra_flops_ratio=(flops - once) / once if once else 0.0,
+        live=result.live,
+        starts_backward=next((p for p, v in enumerate(order) if graph.nodes[v].backward), len(order)),
+    )
