@@ -17,7 +17,7 @@ from jax.experimental.layout import Layout, with_layout_constraint
 def in_default_layout(x: jax.Array) -> jax.Array:
     """The same array, written row by row from here on, so that it can lie in the caller's buffer.
 
-    Left alone are arrays that have one layout only, random keys, and everything on a TPU, whose default layouts depend on shapes.
+    Left alone are arrays that have one layout only, random keys, and everything on a TPU, whose layouts depend on shapes.
     """
     if x.ndim < 2 or not jnp.issubdtype(x.dtype, jnp.number):
         return x

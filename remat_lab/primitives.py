@@ -60,7 +60,7 @@ COLLECTIVES = frozenset(
 
 
 def carried_operands(eqn: _compat.Equation) -> range:
-    """The operands of a loop that it changes in their own buffers, which then are those of its first results; none otherwise."""
+    """The operands of a loop that it changes in their own buffers, which then are its first results'; none otherwise."""
     if eqn.primitive.name == "scan":
         consts, carries = _compat.scan_operands(eqn)
         return range(consts, consts + carries)
