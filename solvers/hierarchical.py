@@ -30,9 +30,11 @@ from solvers.compose import Composer
 from solvers.errors import UnsupportedGraph
 from solvers.fallback import stopped
 from solvers.graph import Graph
+from solvers.greedy import greedy_order
 from solvers.narrow_cuts import Blocks
 from solvers.orders import cost_of, peak_of
 from solvers.part import run_here
+from solvers.reorder import lean_orders
 from solvers.repair import improve, repair
 from solvers.solution import Options, Progress, Solution, Status, make_solution
 from solvers.trim import trim
@@ -47,6 +49,7 @@ _EXACT = 600  # steps up to which windows of an exact model are part of the poli
 _BOUND_SHARE, _REPAIR_SHARE, _GREEDY_SHARE, _IMPROVE_SHARE = 0.1, 0.05, 0.5, 0.3  # of the time left
 _SETTLED = 1e-6  # of the keep-all cost; a gap that is not worth polishing
 _MOST_ROUNDS, _ROUNDS_PER_WORK = 2000, 20  # of exchanges, without and with a work limit
+_REORDERINGS = 20
 _NO_GAIN = 1 + 1e-5  # by this factor at least more memory must be cheaper to be tried
 
 
@@ -199,6 +202,12 @@ class _Search:
         """Greedy eviction, for graphs that do not come in blocks, or too tight budgets for these."""
         if not self.small:
             return
+        deadline = time.monotonic() + _GREEDY_SHARE * self.left
+        for base in lean_orders(self.graph, rng=random.Random(self.options.seed), tries=_REORDERINGS, deadline=deadline)[:2]:
+            order = greedy_order(self.graph, self.budget, base=base, deadline=deadline)
+            if order is not None:
+                self.offer(order, "greedy on a leaner order")
+                return
         share = replace(self.options, time_limit=_GREEDY_SHARE * self.left, progress=None, starts=())
         self._run_part("greedy", share)
 
