@@ -10,13 +10,16 @@ it as written.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from remat_lab.flatten import Program
-from remat_lab.kernel_tags import TaggedKernel, tagged_kernels
-from remat_lab.primitives import FUSIBLE, REDUCTIONS, forbids_replay
+from remat_lab.kernel_tags import Result, TaggedKernel, tagged_kernels
+from remat_lab.primitives import FUSIBLE, IN_PLACE, REDUCTIONS, forbids_replay
 from remat_lab.steps import CostRule, Fused, Step, assemble, base_values, closure, is_view, last_primal_equation
 from remat_lab.targets import Target
+
+Traces = dict[int, list[tuple[int, Result]]]
 
 _NEAR = 16  # equations that are searched for what became of one of them
 
@@ -47,7 +50,8 @@ def steps_of(program: Program, kernels: Sequence[TaggedKernel], last_primal: int
         kernels: its kernels, in the compiled order.
         last_primal: position of the last equation of the forward pass; a kernel that writes values of both passes is two steps.
     """
-    owners, traces = _owners(program, kernels)
+    traces = _traces(program, kernels)
+    owners = _owners(program, traces)
     roots: dict[int, list[int]] = {}
     for k, owner in owners.items():
         roots.setdefault(owner, []).append(k)
@@ -59,47 +63,76 @@ def steps_of(program: Program, kernels: Sequence[TaggedKernel], last_primal: int
     return [_step(program, group, owners, kernels, traces) for group in ordered]
 
 
-def _owners(program: Program, kernels: Sequence[TaggedKernel]) -> tuple[dict[int, int], dict[int, list[tuple[int, int]]]]:
-    """For each written equation the kernel that writes its final result; and all (kernel, bytes) that carry its tag.
-
-    Of several, the first whose array has the result's size: pieces of a split sum, say, come before it. Only for a heavy
-    equation may none have it: of one that fuses, an array of another size is what algebra made of it (the sum of -x is -(sum
-    of x)).
-    """
+def _traces(program: Program, kernels: Sequence[TaggedKernel]) -> Traces:
+    """For each equation the arrays that carry its tag, with the kernels that write them."""
     base, readers = base_values(program), readers_of(program)
-    traces: dict[int, list[tuple[int, int]]] = {}
+    found: Traces = {}
     for i, kernel in enumerate(kernels):
-        for tag, size in kernel.results:
-            if tag is None:
+        for result in kernel.results:
+            k = result.equation
+            if k is None:
                 continue
-            q = program.equations[tag]
+            q = program.equations[k]
             if is_view(q):
                 source = program.producer.get(base[q.outs[0]])
                 if source is None:
                     continue
-                tag = source
-            elif q.name in FUSIBLE and size < program.bytes[q.outs[0]]:
-                tag = _summed(program, readers, tag, size)
-            traces.setdefault(tag, []).append((i, size))
+                k = source
+            elif q.name in FUSIBLE and result.elements < elements(program, q.outs[0]):
+                k = _summed(program, readers, k, result.elements)
+            elif q.name in IN_PLACE:
+                k = _updated(program, readers, k, kernel.reads)
+            found.setdefault(k, []).append((i, result))
+    return found
+
+
+def _owners(program: Program, traces: Traces) -> dict[int, int]:
+    """For each written equation the kernel that its result is taken to come from.
+
+    Of several, the first whose array is as large as the result, or larger: a sum in two stages belongs to the kernel of the
+    first, which may write other values as well. A heavy equation is a step even if it has none; but the padded result of a
+    convolution, which is sliced where it is read, belongs to its reader if there is only one. Of an equation that fuses, a
+    smaller array is what algebra made of it.
+    """
+    readers = readers_of(program)
     owners: dict[int, int] = {}
+    padded: list[int] = []
     for k, found in traces.items():
-        smallest = min((program.bytes[v] for v in program.equations[k].outs), default=0)
-        whole = [i for i, size in found if size >= smallest]
-        if whole:
-            owners[k] = whole[0]
-        elif program.equations[k].name not in FUSIBLE:
-            owners[k] = found[-1][0]
-    return owners, traces
+        sizes = {elements(program, v) for v in program.equations[k].outs}
+        whole = [i for i, result in found if result.elements >= min(sizes, default=0)]
+        light = program.equations[k].name in FUSIBLE
+        if whole or not light:
+            owners[k] = (whole or [found[-1][0]])[0]
+        exact = any(result.elements in sizes for _, result in found)
+        if whole and not exact and not light and program.equations[k].name not in REDUCTIONS:
+            padded.append(k)
+    written = [k in owners for k in range(len(program.equations))]
+    leaves = {v for v in program.outputs if isinstance(v, int)}
+    for k in reversed(padded):
+        if leaves.isdisjoint(program.equations[k].outs) and _takers(program, readers, written, k) == 1:
+            written[k] = False
+            del owners[k]
+    return owners
+
+
+def _updated(program: Program, readers: Mapping[int, list[int]], k: int, reads: frozenset[int]) -> int:
+    """The sum that a scatter of zeros was added into, where the kernel reads the other summand: it updates that in place."""
+    (out,) = program.equations[k].outs
+    takers = readers.get(out, [])
+    if len(takers) != 1 or program.equations[takers[0]].name not in ("add", "add_any"):
+        return k
+    others = {program.producer.get(v) for v in program.equations[takers[0]].reads} - {k}
+    return takers[0] if others and others <= reads else k
 
 
 def _summed(program: Program, readers: Mapping[int, list[int]], k: int, size: int) -> int:
-    """The reduction of equation `k`'s result to `size` bytes, if there is one: algebra moved `k` behind it. Else `k` itself."""
+    """The reduction of equation `k`'s result to `size` elements, if there is one: algebra moved `k` behind it. Else `k`."""
     todo, seen = [k], {k}
     while todo:
         for v in program.equations[todo.pop(0)].outs:
             for c in readers.get(v, ()):
                 q = program.equations[c]
-                if q.name in REDUCTIONS and program.bytes[q.outs[0]] == size:
+                if q.name in REDUCTIONS and elements(program, q.outs[0]) == size:
                     return c
                 if q.name in FUSIBLE and c not in seen:
                     seen.add(c)
@@ -187,23 +220,24 @@ def _ordered(program: Program, written: Sequence[bool], steps: Iterable[tuple[in
 
 
 def _step(
-    program: Program,
-    roots: tuple[int, ...],
-    owners: Mapping[int, int],
-    kernels: Sequence[TaggedKernel],
-    traces: Mapping[int, list[tuple[int, int]]],
+    program: Program, roots: tuple[int, ...], owners: Mapping[int, int], kernels: Sequence[TaggedKernel], traces: Traces
 ) -> Step:
     """The step with the traffic and work space of all kernels that carry its tags."""
     owned = set(owners.values())
     mine = {owners[k] for k in roots if k in owners}
     carried = mine | {i for k in roots for i, _ in traces.get(k, ()) if i not in owned}
     scratch = sum(kernels[i].kernel.scratch_bytes for i in mine)
-    pieces = sum(size for k in roots for i, size in traces.get(k, ()) if i != owners[k])
+    pieces = sum(result.bytes for k in roots for i, result in traces.get(k, ()) if i != owners[k])
     sizes: dict[int, int] = {}
     for k in roots:
         outs = program.equations[k].outs
-        laid_out = [size for i, size in traces.get(k, ()) if i == owners[k]]
+        laid_out = [result.bytes for i, result in traces.get(k, ()) if i == owners[k]]
         if len(outs) == 1 and len(laid_out) == 1 and laid_out[0] > program.bytes[outs[0]]:
             sizes[outs[0]] = laid_out[0]  # padded
     moved = sum(kernels[i].kernel.read_bytes + kernels[i].kernel.written_bytes for i in carried)
     return Step(roots, workspace=scratch + pieces, moved_bytes=moved or None, sizes=sizes)
+
+
+def elements(program: Program, value: int) -> int:
+    """How many elements a value has."""
+    return math.prod(getattr(program.avals[value], "shape", ()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,17 +23,33 @@ _CONTAINERS = ("fusion", "call", "async-start")
 
 
 @dataclass(frozen=True, slots=True)
+class Result:
+    """An array that a kernel writes.
+
+    Attributes:
+        equation: position of the equation whose result it is; None if that cannot be told.
+        bytes: what it takes as laid out.
+        elements: how many it has.
+    """
+
+    equation: int | None
+    bytes: int
+    elements: int
+
+
+@dataclass(frozen=True, slots=True)
 class TaggedKernel:
     """A kernel of a compiled program.
 
     Attributes:
         kernel: its traffic.
-        results: for each array that it writes, the position of the equation whose result it is (None if that cannot be told)
-            and the array's bytes as laid out.
+        results: what it writes.
+        reads: the equations whose results it reads.
     """
 
     kernel: Kernel
-    results: tuple[tuple[int | None, int], ...]
+    results: tuple[Result, ...]
+    reads: frozenset[int]
 
 
 def tagged_kernels(program: Program, target: Target) -> list[TaggedKernel]:
@@ -63,10 +80,19 @@ def tagged_kernels(program: Program, target: Target) -> list[TaggedKernel]:
 
 def _read(module: Module) -> Iterator[TaggedKernel]:
     body = module.computations[module.entry]
+    tags: dict[str, list[int | None]] = {}
     for i in body.instructions:
-        if i.opcode not in NOT_KERNELS:
-            results = tuple((tag, array.bytes) for tag, array in _results(module, i) if array.bytes)
-            yield TaggedKernel(kernel_of(module, body, i), results)
+        if i.opcode == "get-tuple-element":
+            found, index = tags.get(i.operands[0], []), int(i.attribute(r"index=(\d+)") or 0)
+            tags[i.name] = found[index : index + 1]
+        elif i.opcode in NOT_KERNELS:
+            tags[i.name] = [tag for name in i.operands for tag in tags.get(name, [])]
+        else:
+            written = _results(module, i)
+            reads = frozenset(tag for name in i.operands for tag in tags.get(name, []) if tag is not None)
+            tags[i.name] = [tag for tag, _ in written]
+            results = tuple(Result(tag, array.bytes, math.prod(array.dims)) for tag, array in written if array.bytes)
+            yield TaggedKernel(kernel_of(module, body, i), results, reads)
 
 
 def _results(module: Module, i: Instruction) -> list[tuple[int | None, Array]]:
