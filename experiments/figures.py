@@ -47,6 +47,18 @@ def tidy(ax: Axes) -> None:
     ax.spines[["top", "right"]].set_visible(False)
 
 
+def plain_numbers(ax: Axes) -> None:
+    """Logarithmic axes with 0.1, 1, 10 and, where there are few of these, 2 and 5 between."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
+
+    for axis, limits in ((ax.xaxis, ax.get_xlim()), (ax.yaxis, ax.get_ylim())):
+        if axis.get_scale() == "log" and not isinstance(axis.get_major_locator(), FixedLocator):
+            few = limits[1] < 100 * limits[0]
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5) if few else (1,)))
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axis.set_minor_formatter(NullFormatter())
+
+
 def label_ends(ax: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
     """Writes a name to the right of each line's end, moved up or down where two would touch.
 
@@ -54,6 +66,8 @@ def label_ends(ax: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
         ax: axes of a laid-out figure, with room at the right.
         ends: x, y, text and colour of each.
     """
+    from matplotlib.patheffects import withStroke
+
     figure = ax.get_figure(root=True)
     if figure is None or not ends:
         return
@@ -77,6 +91,7 @@ def label_ends(ax: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
             ha="left",
             color=ends[k][3],
             annotation_clip=False,
+            path_effects=[withStroke(linewidth=2.5, foreground="white")],  # keeps letters clear of lines
             arrowprops={"arrowstyle": "-", "color": "#999999", "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3},
         )
 

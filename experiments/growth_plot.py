@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from experiments.figures import Line, label_ends, line_styles, tidy
+from experiments.figures import Line, label_ends, line_styles, plain_numbers, tidy
 from experiments.growth_tables import curve, models, strategies
 from experiments.records import Row
 
@@ -33,6 +33,7 @@ def draw(rows: Sequence[Row], unit: str, title: str) -> Figure:
         right.set_title(f"{name}whole step: arguments, results and temporaries", fontsize=9.5, loc="left")
         for ax in (left, right):
             _axes(ax, rows, model, unit)
+            plain_numbers(ax)
     _legend(figure)
     figure.draw_without_rendering()  # settles the layout, which the labels depend on
     for ax, ends in drawn:
@@ -69,7 +70,7 @@ def _unit(rows: Sequence[Row], model: str) -> tuple[float, str]:
 
 
 def _axes(ax: Axes, rows: Sequence[Row], model: str, unit: str) -> None:
-    from matplotlib.ticker import FuncFormatter, NullLocator
+    from matplotlib.ticker import NullLocator
 
     sizes = sorted({row["point"]["size"] for row in rows if row["point"]["model"] == model})
     ax.set_xscale("log", base=2)
@@ -77,7 +78,6 @@ def _axes(ax: Axes, rows: Sequence[Row], model: str, unit: str) -> None:
     ax.set_xticks(sizes, [f"{size:,}" for size in sizes])
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xlim(sizes[0] * 0.9, sizes[-1] * (sizes[-1] / sizes[0]) ** 0.42 * 1.15)  # room for the names
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
     ax.set_xlabel(unit)
     tidy(ax)
 
