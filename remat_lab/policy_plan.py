@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -116,7 +116,7 @@ def plan_policy(
         raise InvalidArgument(f"effort={effort!r} is unknown: choose one of {', '.join(EFFORTS)}")
     forward = forward_program(run, values).program
     differentiated = _inexact(forward, differentiated)
-    fused = _differentiate(forward, Emitter(forward, Layout(_whole(forward), _all_names(forward), marked=True)), differentiated)
+    fused = _differentiate(forward, Emitter(forward, Layout(_whole(forward), _all_names(forward), marked=True, simulated=True)), differentiated)
     keep_all = keep_all_peak(fused.graph)
     once = fused.flops(fused.graph.steps)
     budget_bytes = None if budget is None else parse_budget(budget, keep_all)
@@ -173,7 +173,7 @@ def _emitted(
         o: f"{_PREFIX}{o}" for q in forward.equations if forbids_replay(q.eqn) is not None for o in read.intersection(q.outs)
     }
     layout = Layout(regions_of(forward, found, values_of), names)
-    emitted = _differentiate(forward, Emitter(forward, layout), differentiated)
+    emitted = _differentiate(forward, Emitter(forward, replace(layout, simulated=True)), differentiated)
     missing = set(names.values()) - _names_in(emitted.program)
     if missing:
         raise RematLabError(f"the names {sorted(missing)} were lost on the way into the program; please report this")

@@ -4,7 +4,8 @@ Equations are bound again, never inlined, so that custom derivative rules, the u
 constraints and source lines survive. Each matrix product or convolution takes its operands through one
 `optimization_barrier`, with the parameters that the equations up to the next one read. Its transpose ties the gradients of all
 these together: those of the weights are computed before the backward pass goes on, instead of holding their inputs until the
-end. The loss is tied to the start of the backward pass in the same way.
+end. What a region reads is tied in the same way, that of the last one too: a parameter may be read in another region than the
+product before it. The loss is tied to the start of the backward pass.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from remat_lab import _compat
 from remat_lab.errors import UnsupportedEffect
 from remat_lab.flatten import Equation, Program
 from remat_lab.keep import SaveNamed
+from remat_lab.layouts import in_default_layout
 from remat_lab.naming import bind_named
 
 _ORDERED = frozenset("dot_general conv_general_dilated".split())
@@ -52,12 +54,14 @@ class Layout:
         names: names of the values kept inside checkpointed regions.
         ordered: whether products and convolutions tie their operands.
         marked: whether equations run in a scope that tells their number, see `number_of`.
+        simulated: whether this is for a graph only, in which layouts play no part.
     """
 
     root: Region
     names: dict[int, str] = field(default_factory=dict[int, str])
     ordered: bool = True
     marked: bool = False
+    simulated: bool = False
 
     @property
     def policy(self) -> Any:
@@ -78,6 +82,7 @@ class Emitter:
             if isinstance(out, int):
                 self.last_read[out] = len(program.equations)
         self._companions = _companions(program)
+        self._parameters = frozenset(v for v in program.inputs if self._may_tie(v))
         self._effects = frozenset(k for k, q in enumerate(program.equations) if q.eqn.effects and not q.outs)
         self._scalars = [v for v in self.last_read if v in program.outputs and _is_real_scalar(program.avals[v])]
         self._regions: dict[int, tuple[Any, tuple[int, ...], tuple[int, ...]]] = {}
@@ -104,18 +109,13 @@ class Emitter:
             for k in range(child.start, child.stop) if outermost else ():
                 if k in self._effects:
                     self._equation(k, env)
+        self._tie(self._interface(region.children[-1])[0], env)
         self._inside(region.children[-1], env, outermost=outermost)
 
     def _region(self, region: Region) -> tuple[Any, tuple[int, ...], tuple[int, ...]]:
         if id(region) not in self._regions:
-            span = range(region.start, region.stop)
-            equations = [self.program.equations[k] for k in span if k not in self._effects]
-            shown = {v for k in span if k in self._effects for v in self.program.equations[k].reads}
-            _refuse_effects(equations)
-            made = [o for q in equations for o in q.outs]
-            inside = set(made)
-            reads = tuple(dict.fromkeys(v for q in equations for v in q.reads if v not in inside))
-            writes = tuple(o for o in made if self.last_read.get(o, -1) >= region.stop or o in shown)
+            _refuse_effects([self.program.equations[k] for k in range(region.start, region.stop) if k not in self._effects])
+            reads, writes = self._interface(region)
 
             def body(*values: Any) -> list[Any]:
                 env = dict(zip(reads, values, strict=True))
@@ -125,10 +125,22 @@ class Emitter:
             self._regions[id(region)] = (jax.checkpoint(body, policy=self.layout.policy), reads, writes)
         return self._regions[id(region)]
 
+    def _interface(self, region: Region) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """What a region reads from before it, and what it makes that is read after it; effects are none of its equations."""
+        span = range(region.start, region.stop)
+        equations = [self.program.equations[k] for k in span if k not in self._effects]
+        shown = {v for k in span if k in self._effects for v in self.program.equations[k].reads}
+        made = [o for q in equations for o in q.outs]
+        inside = set(made)
+        reads = tuple(dict.fromkeys(v for q in equations for v in q.reads if v not in inside))
+        return reads, tuple(o for o in made if self.last_read.get(o, -1) >= region.stop or o in shown)
+
     def _equation(self, k: int, env: dict[int, Any]) -> None:
         q = self.program.equations[k]
         if k in self._companions:
             self._tie([*dict.fromkeys(q.reads), *(v for v in self._companions[k] if v in env)], env)
+            if self.layout.ordered and not self.layout.simulated:
+                env.update({v: in_default_layout(env[v]) for v in q.reads if v in self._parameters})
         values = [v.val if isinstance(v, _compat.Literal) else env[v] for v in q.ins]
         names = [self.layout.names.get(o) for o in q.outs]
         if self.layout.marked:
