@@ -116,7 +116,8 @@ def plan_policy(
         raise InvalidArgument(f"effort={effort!r} is unknown: choose one of {', '.join(EFFORTS)}")
     forward = forward_program(run, values).program
     differentiated = _inexact(forward, differentiated)
-    fused = _differentiate(forward, Emitter(forward, Layout(_whole(forward), _all_names(forward), marked=True, simulated=True)), differentiated)
+    marked = Layout(_whole(forward), _all_names(forward), marked=True, simulated=True)
+    fused = _differentiate(forward, Emitter(forward, marked), differentiated)
     keep_all = keep_all_peak(fused.graph)
     once = fused.flops(fused.graph.steps)
     budget_bytes = None if budget is None else parse_budget(budget, keep_all)

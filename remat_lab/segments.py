@@ -185,9 +185,9 @@ def _refuse_effects(equations: Sequence[Equation]) -> None:
         if once:
             effects = ", ".join(sorted(map(str, once)))
             raise UnsupportedEffect(
-                f"{q.name} at {q.source_line} has a result and a side effect ({effects}), which a region of jax.checkpoint would "
-                "repeat in the backward pass. Use Plan.value_and_grad, whose exact schedule runs it once, or call it outside of "
-                "the loss and pass its result as an argument."
+                f"{q.name} at {q.source_line} has a result and a side effect ({effects}), which a region of jax.checkpoint "
+                "would repeat in the backward pass. Use Plan.value_and_grad, whose exact schedule runs it once, or call it "
+                "outside of the loss and pass its result as an argument."
             )
 
 
