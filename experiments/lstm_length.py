@@ -41,9 +41,9 @@ def points(preset: str, target: str | None) -> list[Point]:
             *growth.points("lstm", (64, 256, 1024), SCAN, "run", target, time_limit=10.0, **full),
         ]
     return [
-        *growth.points("lstm unrolled", (16, 32, 64, 128, 256), WRITTEN_OUT, "planned", target, **full),
+        *growth.points("lstm unrolled", (16, 32, 64, 128, 256), WRITTEN_OUT, "planned", target, time_limit=8.0, **full),
         *growth.points("lstm", (64, 256, 1024), SCAN, "compiled", target, time_limit=10.0, **full),
-        *growth.points("lstm unrolled", (16, 32, 64), COMPILED, "compiled", target, **full),
+        *growth.points("lstm unrolled", (16, 32, 64), COMPILED, "compiled", target, time_limit=8.0, **full),
     ]
 
 

@@ -63,7 +63,7 @@ def read(path: str | Path) -> Records:
         if missing:
             problems.append(f"{path}: line {number} is no record of an experiment (no {', '.join(missing)}): skipped")
             continue
-        rows[key_of(row["point"])] = row
+        rows[str(row["experiment"]) + key_of(row["point"])] = row
     return Records(list(rows.values()), problems)
 
 
