@@ -9,6 +9,8 @@ PINS ?=
 JOBS ?= 2
 ARGS ?=
 
+EXPERIMENTS := resnet-depth mlp-depth lstm-length step-time frontier predicted-vs-compiled optimality
+
 OLDEST := jax==0.11.2 jaxlib==0.11.2
 
 BIN := $(VENV)/bin
@@ -77,6 +79,14 @@ lint: install ## ruff and mypy
 format: install ## rewrite the sources as ruff would have them
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+experiments-smoke: install ## every experiment in its smallest form, into a folder of its own: points, tables and pictures
+	@out=$$(mktemp -d); trap 'rm -rf "$$out"' EXIT; for name in $(EXPERIMENTS); do echo "== $$name"; \
+	  $(BIN)/remat-lab experiment $$name --preset smoke --out "$$out" $(ARGS); done
+
+experiments: install ## the cpu preset of every experiment, into experiments/results; goes on where it was stopped
+	@for name in $(EXPERIMENTS); do echo "== $$name"; \
+	  $(BIN)/remat-lab experiment $$name --preset cpu --out experiments/results $(ARGS); done
 
 bench: install ## every benchmark; results go to benchmarks/results
 	@shopt -s nullglob; scripts=(benchmarks/bench_*.py); \
