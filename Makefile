@@ -21,7 +21,7 @@ SHELL := bash
 
 # Folders are listed too: their times change when a file is deleted.
 PACKAGES := remat_lab solvers experiments
-SOURCES := $(shell find $(PACKAGES) -name __pycache__ -prune -o -print)
+SOURCES := $(shell find $(PACKAGES) \( -name __pycache__ -o -name results \) -prune -o -print)
 
 .PHONY: help install compare test test-slow test-remat3 test-oldest test-targets test-both lint format bench bench-solvers bench-thousand fuzz clean
 
@@ -80,11 +80,11 @@ format: install ## rewrite the sources as ruff would have them
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-experiments-smoke: install ## every experiment in its smallest form, into a folder of its own: points, tables and pictures
+smoke-experiments: install ## every experiment in its smallest form, into a folder of its own: points, tables and pictures
 	@out=$$(mktemp -d); trap 'rm -rf "$$out"' EXIT; for name in $(EXPERIMENTS); do echo "== $$name"; \
 	  $(BIN)/remat-lab experiment $$name --preset smoke --out "$$out" $(ARGS); done
 
-experiments: install ## the cpu preset of every experiment, into experiments/results; goes on where it was stopped
+bench-experiments: install ## the cpu preset of every experiment, into experiments/results; goes on where it was stopped
 	@for name in $(EXPERIMENTS); do echo "== $$name"; \
 	  $(BIN)/remat-lab experiment $$name --preset cpu --out experiments/results $(ARGS); done
 
