@@ -102,7 +102,7 @@ def measure(point: Point) -> dict[str, Any]:
     result = {**fixed, **({} if plan is None else _planned(plan))}
     if level != "planned":
         compiled = subject.compile(plan)
-        result |= _compiled(compiled)
+        result |= {**_compiled(compiled), "device_bytes": _device_bytes(point["target"])}
         if level == "run":
             result |= _run(subject, compiled)
     return result
@@ -146,6 +146,16 @@ def _compiled(compiled: Compiled) -> dict[str, Any]:
         "compiled_flops": compiled.flops,
         "compile_seconds": compiled.seconds,
     }
+
+
+def _device_bytes(target: str | None) -> int | None:
+    """The memory of the device that a step is compiled for; None where nothing is known, as for the CPU."""
+    chosen = as_target(target)
+    if target is not None:
+        return None if chosen.facts is None else chosen.facts.memory_bytes
+    device = chosen.here()
+    stats = None if device is None else device.memory_stats()
+    return int(stats["bytes_limit"]) if stats and "bytes_limit" in stats else None
 
 
 def _run(subject: Subject, compiled: Compiled) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from experiments.figures import Line, label_ends, line_styles, plain_numbers, tidy
-from experiments.growth_tables import curve, models, strategies
+from experiments.growth_tables import curve, model_of, models, strategies
 from experiments.records import Row
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def draw(rows: Sequence[Row], unit: str, title: str) -> Figure:
     grid = figure.subplots(len(found), 2, squeeze=False)
     drawn: list[tuple[Axes, list[tuple[float, float, str, str]]]] = []
     for model, (left, right) in zip(found, grid, strict=True):
-        name = f"{_NAMES.get(model, model)}: " if len(found) > 1 else ""
+        name = f"{_name(model)}: " if len(found) > 1 else ""
         drawn.append((left, _panel(left, rows, model, styles, "planned_bytes", "temp_bytes")))
         left.set_title(f"{name}temporaries of forward and backward pass", fontsize=9.5, loc="left")
         drawn.append((right, _panel(right, rows, model, styles, "planned_total_bytes", "total_bytes")))
@@ -39,6 +39,11 @@ def draw(rows: Sequence[Row], unit: str, title: str) -> Figure:
     for ax, ends in drawn:
         label_ends(ax, ends)
     return figure
+
+
+def _name(model: str) -> str:
+    name, separator, target = model.partition(", ")
+    return f"{_NAMES.get(name, name)}{separator}{target}"
 
 
 def _panel(
@@ -65,14 +70,14 @@ def _panel(
 
 def _unit(rows: Sequence[Row], model: str) -> tuple[float, str]:
     """Gigabytes, or megabytes for what is small."""
-    sizes = [row["result"].get("planned_bytes", 0) for row in rows if row["point"]["model"] == model]
+    sizes = [row["result"].get("planned_bytes", 0) for row in rows if model_of(row) == model]
     return (1e9, "GB") if max(sizes, default=0) >= 1e9 else (1e6, "MB")
 
 
 def _axes(ax: Axes, rows: Sequence[Row], model: str, unit: str) -> None:
     from matplotlib.ticker import NullLocator
 
-    sizes = sorted({row["point"]["size"] for row in rows if row["point"]["model"] == model})
+    sizes = sorted({row["point"]["size"] for row in rows if model_of(row) == model})
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     ax.set_xticks(sizes, [f"{size:,}" for size in sizes])

@@ -23,9 +23,15 @@ def strategies(rows: Sequence[Row]) -> list[str]:
     return named + sorted(found - set(named), key=lambda name: (-float(name.partition("@")[2] or 0), name))
 
 
+def model_of(row: Row) -> str:
+    """The model of a row, with the device that it was planned or compiled for."""
+    target = row["point"].get("target")
+    return f"{row['point']['model']}, {target}" if target else str(row["point"]["model"])
+
+
 def models(rows: Sequence[Row]) -> list[str]:
     """The models of the rows, as they come."""
-    return list(dict.fromkeys(row["point"]["model"] for row in rows))
+    return list(dict.fromkeys(map(model_of, rows)))
 
 
 def value(rows: Sequence[Row], model: str, strategy: str, size: int, key: str) -> float | None:
@@ -33,14 +39,14 @@ def value(rows: Sequence[Row], model: str, strategy: str, size: int, key: str) -
     found = None
     for row in rows:
         point = row["point"]
-        if (point["model"], point["strategy"], point["size"]) == (model, strategy, size):
+        if (model_of(row), point["strategy"], point["size"]) == (model, strategy, size):
             found = row["result"].get(key, found)
     return found
 
 
 def curve(rows: Sequence[Row], model: str, strategy: str, key: str) -> list[tuple[int, float]]:
     """(size, figure), rising in size."""
-    sizes = sorted({row["point"]["size"] for row in rows if row["point"]["model"] == model})
+    sizes = sorted({row["point"]["size"] for row in rows if model_of(row) == model})
     found = [(size, value(rows, model, strategy, size, key)) for size in sizes]
     return [(size, figure) for size, figure in found if figure is not None]
 
@@ -49,7 +55,7 @@ def by_size(rows: Sequence[Row], unit: str) -> list[Section]:
     """For each model: planned and compiled megabytes and extra work, a column for each size."""
     sections: list[Section] = []
     for model in models(rows):
-        mine = [row for row in rows if row["point"]["model"] == model]
+        mine = [row for row in rows if model_of(row) == model]
         sizes = sorted({row["point"]["size"] for row in mine})
         for heading, key, show in (
             ("planned temporaries (MB)", "planned_bytes", megabytes),
@@ -74,7 +80,7 @@ def exponents(rows: Sequence[Row], what: str, start: int) -> list[Section]:
     """Fitted exponents of temporaries, planned and compiled, over the sizes from `start` up; nothing for fewer than three."""
     lines = []
     for model in models(rows):
-        for strategy in strategies([row for row in rows if row["point"]["model"] == model]):
+        for strategy in strategies([row for row in rows if model_of(row) == model]):
             cells = []
             for _, key in _SHARES:
                 points = [(x, y) for x, y in curve(rows, model, strategy, key) if x >= start]
@@ -87,6 +93,30 @@ def exponents(rows: Sequence[Row], what: str, start: int) -> list[Section]:
     return [Section(heading, ["", *(name for name, _ in _SHARES)], lines, notes)] if lines else []
 
 
+def limits(rows: Sequence[Row], unit: str) -> list[Section]:
+    """Where memory ran out on a device: for each strategy the largest size that ran, and the smallest that did not.
+
+    Where the device was compiled for only, whatever needs more than its memory counts as not fitting.
+    """
+    sections: list[Section] = []
+    for model in models(rows):
+        mine = [row for row in rows if model_of(row) == model and row["point"]["level"] != "planned"]
+        capacity = next((row["result"]["device_bytes"] for row in mine if row["result"].get("device_bytes")), None)
+        lines = []
+        for strategy in strategies(mine):
+            here = [row for row in mine if row["point"]["strategy"] == strategy]
+            fits = [row for row in here if row["status"] == "ok" and row["result"]["total_bytes"] <= (capacity or 0)]
+            ran = [row["point"]["size"] for row in fits]
+            over = [row["point"]["size"] for row in here if row not in fits and row["status"] in ("ok", "out of memory")]
+            lines.append(
+                [strategy, *(f"{found:,}" if found else NOTHING for found in (max(ran, default=0), min(over, default=0)))]
+            )
+        if capacity and lines:
+            heading = f"{model}: {unit} within {capacity / 1e9:.0f} GB of device memory"
+            sections.append(Section(heading, ("", "largest that fits", "smallest that does not"), lines))
+    return sections
+
+
 def paper_table(rows: Sequence[Row]) -> list[Section]:
     """The deepest network beside the figures of Chen et al.; nothing below 1,000 layers."""
     sizes = [row["point"]["size"] for row in rows if row["point"]["size"] >= PAPER["layers"]]
@@ -94,10 +124,10 @@ def paper_table(rows: Sequence[Row]) -> list[Section]:
         return []
     size, lines = max(sizes), []
     for strategy in strategies(rows):
-        cells = [value(rows, "resnet", strategy, size, key) for key in ("planned_bytes", "temp_bytes", "total_bytes")]
+        cells = [value(rows, models(rows)[0], strategy, size, key) for key in ("planned_bytes", "temp_bytes", "total_bytes")]
         if any(cell is not None for cell in cells):
             shown = [NOTHING if cell is None else f"{cell / 1e9:.1f} GB" for cell in cells]
-            work = [percent(value(rows, "resnet", strategy, size, key)) for key in ("extra_flops", "extra_cost")]
+            work = [percent(value(rows, models(rows)[0], strategy, size, key)) for key in ("extra_flops", "extra_cost")]
             lines.append([strategy, *shown, *work])
     paper = [
         [f"paper, {name}", f"{PAPER[key] / 1e9:.0f} GB", NOTHING, NOTHING, work, NOTHING]

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from experiments import growth, lstm_length, memory_time, mlp_depth, optimality, predicted, resnet_depth, step_time
 from experiments.figures import _spread as spread
-from experiments.growth_tables import by_size, exponents, paper_table
+from experiments.growth_tables import by_size, exponents, limits, paper_table
 from experiments.isolated import Killed, call_apart
 from experiments.records import append, read
 from experiments.strategies import DROP, SHARED, UNSHARED, Subject, executed_bytes, keep_linear_order
@@ -200,9 +200,8 @@ def test_what_cannot_be_is_refused(tmp_path):
     append(tmp_path / "other.jsonl", {"experiment": "other", "point": {}, "status": "ok", "result": {}})
     with pytest.raises(InvalidArgument, match="no row of the experiment 'toy'"):
         TOY.read(tmp_path / "other.jsonl")
-    for name in ("step-time", "resnet-depth"):
-        with pytest.raises(InvalidArgument, match=r"target|GPU"):
-            EXPERIMENTS[name].points("gpu", "h200")
+    with pytest.raises(InvalidArgument, match="only on the device that is here"):
+        step_time.points("gpu", "h200")
 
 
 # --- the command line -------------------------------------------------------------------------------------------------------
@@ -385,6 +384,28 @@ def test_tables_take_figures_from_whichever_row_has_them():
     assert ["optimal@0.2", "8.0 GB", "9.0 GB", "-", "+10.0%", "-"] in section.rows
     assert ["paper, sublinear plan", "7 GB", "-", "-", "30% of time", "-"] in section.rows
     assert paper_table(rows[:2]) == []
+
+
+def test_limits_tell_what_fits():
+    device = {"device_bytes": 10}
+    rows = _rows(
+        ("plain JAX", 50, {"total_bytes": 8, **device}),
+        ("plain JAX", 200, {"total_bytes": 12, **device}),
+        ("sqrt(n)", 50, {"total_bytes": 3, **device}),
+        ("sqrt(n)", 200, {}),
+    )
+    for row in rows:
+        row["point"]["level"] = "compiled"
+    rows[3]["status"] = "out of memory"
+    (section,) = limits(rows, "layers")
+    assert section.rows == [["plain JAX", "50", "200"], ["sqrt(n)", "50", "200"]]
+    assert limits(_rows(("plain JAX", 50, {"total_bytes": 8})), "layers") == []
+
+
+def test_targets_are_kept_apart():
+    rows = _rows(("keep all", 50, {"planned_bytes": 2e9}), ("keep all", 50, {"planned_bytes": 4e9}))
+    rows[1]["point"]["target"] = "h200"
+    assert [section.rows for section in by_size(rows, "layers")] == [[["keep all", "2,000.0"]], [["keep all", "4,000.0"]]]
 
 
 def test_labels_are_spread_without_touching():
