@@ -29,7 +29,8 @@ def model():
     return resnet.loss(depth=8, batch=32)
 
 
-def test_steps_are_kernels_and_keeping_everything_moves_what_plain_jax_does(h200, model):
+def test_steps_are_kernels_and_keeping_everything_moves_what_plain_jax_does(h200):
+    model = resnet.loss(depth=20, batch=32)
     plain = compile_program(jax.value_and_grad(model.loss, has_aux=True), *model.args, target=h200)
     plan = rl.plan(model.loss, *model.args, has_aux=True, target=h200)
     (kept,) = plan.measure().values()
@@ -50,6 +51,6 @@ def test_values_and_static_arguments_of_any_kind_are_placed(h200):
         return {"y": x * scale + bias, "noise": jax.random.normal(key, x.shape), "mode": jnp.float32(len(mode))}
 
     x = jnp.ones((4, 8))
-    compiled = compile_program(fun, x, 2.0, jax.random.key(0), "abc", target=h200, static_argnums=(3,), bias=jnp.ones(8))
+    compiled = compile_program(fun, x, 2.0, jax.random.key(0), "abc", target=h200, static_argnums=(3,), bias=jnp.ones((4, 8)))
     assert compiled.output_bytes >= 2 * x.nbytes
     assert compiled.traffic.kernels > 0
