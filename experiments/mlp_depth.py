@@ -31,8 +31,8 @@ def points(preset: str, target: str | None) -> list[Point]:
     if preset == "gpu":
         return growth.points("mlp", (64, 256), COMPILED, "run", target, time_limit=10.0, **full)
     return [
-        *growth.points("mlp", (16, 32, 64, 128, 256, 512, 1024), PLANNED, "planned", target, time_limit=4.0, **full),
-        *growth.points("mlp", (64, 128, 256), COMPILED, "compiled", target, time_limit=4.0, **full),
+        *growth.points("mlp", (16, 32, 64, 128, 256, 512, 1024), PLANNED, "planned", target, time_limit=8.0, **full),
+        *growth.points("mlp", (64, 128, 256), COMPILED, "compiled", target, time_limit=8.0, **full),
     ]
 
 

@@ -26,6 +26,7 @@ from solvers.solution import make_solution
 
 UNSHARED, SHARED, PLAIN, DROP = "no optimisation", "in-place + sharing", "plain JAX", "drop bn-relu"
 HEURISTICS = {"sqrt(n)": "sqrt", "Algorithm 3": "chen", "recursive": "recursive"}
+_DEEP = 2500  # steps above which the portfolio would spend the time limit on parts that find nothing
 _LINEAR = ("conv_general_dilated", "dot_general")
 
 
@@ -48,7 +49,7 @@ class Subject:
         place = None if target is None else as_target(target)
         return cls(made, planner_for(loss, loss.call(tuple(made.args), {}), target=place))
 
-    def plan(self, strategy: str, *, time_limit: float, solver: str = "hierarchical") -> Plan:
+    def plan(self, strategy: str, *, time_limit: float) -> Plan:
         """The plan of a strategy: a name of `HEURISTICS`, `DROP`, "keep all", or "optimal@FRACTION".
 
         Raises:
@@ -60,6 +61,7 @@ class Subject:
             return planner.plan(None, solver=HEURISTICS[strategy], check="planned", time_limit=time_limit)
         if strategy.startswith("optimal@"):
             budget = planner.bytes_of(strategy.removeprefix("optimal@"))
+            solver = "auto" if len(planner.fused.graph.steps) <= _DEEP else "hierarchical"
             return planner.plan(budget, solver=solver, check="planned", time_limit=time_limit, workers=2)
         kept = planner.plan(None, solver="keep_all", check="planned")
         if strategy == "keep all":
