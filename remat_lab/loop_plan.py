@@ -39,6 +39,8 @@ class NestedLoop:
         body: the option in words.
         extra_flops: FLOPs that the loop computes again.
         peak_bytes: bytes of the loop's own backward pass: carries, residuals and workspace.
+        number: its place among all scans of the program, as `loop_sites` counts them.
+        tier: the option as `PlannedLoop` takes it.
     """
 
     source_line: str
@@ -46,6 +48,8 @@ class NestedLoop:
     body: str
     extra_flops: float
     peak_bytes: int
+    number: int
+    tier: float
 
     def __str__(self) -> str:
         nest = self.choice.nest
@@ -63,8 +67,9 @@ class Candidate:
 
     def with_choice(self, choice: Choice) -> NestedLoop:
         """The loop as a plan has it."""
-        body = self.measured.search.bodies[choice.body].name
-        return NestedLoop(self.site.source_line, choice, body, choice.extra_cost, choice.peak_bytes)
+        body, tier = self.measured.search.bodies[choice.body].name, self.measured.tiers[choice.body]
+        site = self.site
+        return NestedLoop(site.source_line, choice, body, choice.extra_cost, choice.peak_bytes, site.number, tier)
 
 
 @dataclass(frozen=True, eq=False)

@@ -162,7 +162,7 @@ class Plan:
         The file is JSON with a version. It holds no function and no array, and is refused for any other program.
 
         Raises:
-            InvalidArgument: if the plan holds functions: predicates in `must_save` or `must_recompute`, or nests of loops.
+            InvalidArgument: if the plan holds functions: predicates in `must_save` or `must_recompute`.
         """
         save_plan(self, path)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from remat_lab import environment
 from remat_lab.errors import InvalidArgument, InvalidPlanFile, PlanMismatch
 from remat_lab.flatten import Program, flatten
+from remat_lab.loop_stored import nested_again, stored_loop
 from remat_lab.promise import Round
 from remat_lab.steps import Fused, Group
 from remat_lab.structure import digest, semantics, short, words
@@ -38,23 +39,15 @@ def save_plan(plan: Plan, path: str | Path) -> None:
             raise InvalidArgument(
                 f"{name} is a function, which a file cannot hold: plan with checkpoint names to save the plan"
             )
-    if plan.plain is not None:
-        raise InvalidArgument(
-            "this plan differentiates loops by nests, which are functions that a file cannot hold: plan again"
-        )
     solution = {**asdict(replace(plan.solution, schedule=None)), "status": plan.solution.status.name}  # type: ignore[arg-type]
     body = {
         "loss": plan.loss.name,
         "options": _options(plan.loss),
         "arguments": _arguments(plan.call),
         "semantics": semantics(),
-        "program": _identity(plan.program),
-        "graph": plan.graph.to_json(),
-        "groups": [[v, asdict(group)] for v, group in plan.fused.groups.items()],
-        "node_of": sorted(plan.fused.node_of.items()),
-        "forward_nodes": plan.fused.forward_nodes,
-        "once": sorted(plan.fused.once.items()),
-        "exact": sorted(plan.fused.exact),
+        "loops": [asdict(loop) for loop in plan.loops],
+        "plain": None if plan.plain is None else _grouped(plan.plain[1]),
+        **_grouped(plan.fused),
         "order": plan.schedule.order,
         "solution": {key: value for key, value in solution.items() if key != "schedule"},
         "plan": {
@@ -101,16 +94,40 @@ def load_plan(path: str | Path, loss: Callable[..., Any], *args: Any, **kwargs: 
     call = planned.call(args, kwargs)
     _check_arguments(path, body, call)
     _check_semantics(path, body)
-    program = flatten(planned.trace(call).jaxpr)
-    _check_program(path, body["program"], planned.name, program)
-    graph = Graph.from_json(body["graph"])
-    groups = {int(v): _group(row) for v, row in body["groups"]}
-    node_of, once = dict(map(tuple, body["node_of"])), dict(map(tuple, body["once"]))
-    fused = Fused(program.abstract(), graph, groups, node_of, body["forward_nodes"], once, frozenset(body["exact"]))
+    plain = None
+    loops = tuple(stored_loop(row) for row in body.get("loops", ()))
+    if loops:
+        plain = planned, _regrouped(path, body["plain"], planned, call)
+        planned = nested_again(planned, call, loops)
+    fused = _regrouped(path, body, planned, call)
     kept = dict(body["plan"])
     kept["rounds"] = tuple(Round(**row) for row in kept["rounds"])
     kept["target"] = None if kept["target"] is None else as_target(kept["target"])
-    return Plan(loss=planned, call=call.abstract(), fused=fused, solution=_solution(graph, body), **kept)
+    solution = _solution(fused.graph, body)
+    return Plan(loss=planned, call=call.abstract(), fused=fused, solution=solution, loops=loops, plain=plain, **kept)
+
+
+def _grouped(fused: Fused) -> dict[str, Any]:
+    """A program in words, and its grouping."""
+    return {
+        "program": _identity(fused.program),
+        "graph": fused.graph.to_json(),
+        "groups": [[v, asdict(group)] for v, group in fused.groups.items()],
+        "node_of": sorted(fused.node_of.items()),
+        "forward_nodes": fused.forward_nodes,
+        "once": sorted(fused.once.items()),
+        "exact": sorted(fused.exact),
+    }
+
+
+def _regrouped(path: str | Path, row: Mapping[str, Any], loss: Loss, call: Call) -> Fused:
+    """The loss traced again, which must say what the file says, with the grouping in the file."""
+    program = flatten(loss.trace(call).jaxpr)
+    _check_program(path, row["program"], loss.name, program)
+    groups = {int(v): _group(group) for v, group in row["groups"]}
+    node_of, once = dict(map(tuple, row["node_of"])), dict(map(tuple, row["once"]))
+    graph = Graph.from_json(row["graph"])
+    return Fused(program.abstract(), graph, groups, node_of, row["forward_nodes"], once, frozenset(row["exact"]))
 
 
 def _group(row: Mapping[str, Any]) -> Group:

@@ -309,3 +309,24 @@ def _with_checkpointed_steps(loss: Any, scan: Any) -> Any:
             return loss(*args)
 
     return checkpointed
+
+
+def test_a_plan_with_nests_is_read_back_from_its_file(tmp_path):
+    args = rnn_args(32)
+    plan = rl.plan(rnn_loss, *args, budget=0.4, check="planned", time_limit=1)
+    plan.save(tmp_path / "plan.json")
+    found = rl.load_plan(tmp_path / "plan.json", rnn_loss, *args)
+    assert plan.loops
+    assert (found.loops, found.schedule, found.predicted) == (plan.loops, plan.schedule, plan.predicted)
+    assert found.summary() == plan.summary()
+    results = [jax.jit(p.value_and_grad())(*args) for p in (found, plan)]
+    for a, b in zip(*map(jax.tree.leaves, results), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+    def other_body(w, h, xs):
+        return rnn_loss(w, h, jnp.sin(xs))
+
+    with pytest.raises(PlanMismatch, match="other_body is not the program"):
+        rl.load_plan(tmp_path / "plan.json", other_body, *args)
+    with pytest.raises(PlanMismatch, match=r"planned for xs float32\[32, 4, 8\]"):
+        rl.load_plan(tmp_path / "plan.json", rnn_loss, *rnn_args(31))
