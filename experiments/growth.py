@@ -134,6 +134,7 @@ def _planned(plan: Plan) -> dict[str, Any]:
         "extra_flops": predicted.extra_flops_ratio,
         "gap": solution.gap,
         "status": solution.status.value,
+        "solver": solution.solver,
         "plan_seconds": plan.solution.seconds,
     }
 
