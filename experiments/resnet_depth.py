@@ -40,9 +40,10 @@ def points(preset: str, target: str | None) -> list[Point]:
         chosen = (PLAIN, "keep all", "optimal@0.5", "optimal@0.2", "sqrt(n)")
         return growth.points("resnet", (50, 200, 401, 602, 803, 1001), chosen, level, target, time_limit=10.0, **deep)
     return [
-        *growth.points("resnet", (50, 101, 200, 401, 602, 1001), PLANNED, "planned", target, **full),
-        *growth.points("resnet", (50, 101, 200, 401), COMPILED, "compiled", target, **full),
-        *growth.points("resnet", (1001,), ("sqrt(n)", "optimal@0.2"), "compiled", target, **full),
+        *growth.points("resnet", (50, 101, 200), PLANNED, "planned", target, time_limit=20.0, **full),
+        *growth.points("resnet", (401, 602, 1001), PLANNED, "planned", target, time_limit=120.0, **full),
+        *growth.points("resnet", (50, 101, 200, 401), COMPILED, "compiled", target, time_limit=60.0, **full),
+        *growth.points("resnet", (1001,), ("sqrt(n)", "optimal@0.2"), "compiled", target, time_limit=120.0, **full),
     ]
 
 
