@@ -227,11 +227,11 @@ def _step(
     mine = {owners[k] for k in roots if k in owners}
     carried = mine | {i for k in roots for i, _ in traces.get(k, ()) if i not in owned}
     scratch = sum(kernels[i].kernel.scratch_bytes for i in mine)
-    pieces = sum(result.bytes for k in roots for i, result in traces.get(k, ()) if i != owners[k])
+    pieces = sum(result.bytes for k in roots for i, result in traces.get(k, ()) if i != owners.get(k))
     sizes: dict[int, int] = {}
     for k in roots:
         outs = program.equations[k].outs
-        laid_out = [result.bytes for i, result in traces.get(k, ()) if i == owners[k]]
+        laid_out = [result.bytes for i, result in traces.get(k, ()) if i == owners.get(k)]
         if len(outs) == 1 and len(laid_out) == 1 and laid_out[0] > program.bytes[outs[0]]:
             sizes[outs[0]] = laid_out[0]  # padded
     moved = sum(kernels[i].kernel.read_bytes + kernels[i].kernel.written_bytes for i in carried)
