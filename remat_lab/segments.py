@@ -2,9 +2,9 @@
 
 Equations are bound again, never inlined, so that custom derivative rules, the user's own checkpoints and names, sharding
 constraints and source lines survive. Each matrix product or convolution takes its operands through one
-`optimization_barrier`, with the parameters that the equations up to the next one read. Its transpose ties the gradients of all
-these together: those of the weights are computed before the backward pass goes on, instead of holding their inputs until the
-end. What a region reads is tied in the same way, that of the last one too: a parameter may be read in another region than the
+`optimization_barrier`; its result passes another, with the parameters that the equations up to the next one read. Their
+transposes tie gradients together: those of the weights are computed before the backward pass goes on, instead of holding their
+inputs until the end. What a region reads is tied in the same way, that of the last one too: a parameter may be read in another region than the
 product before it. The loss is tied to the start of the backward pass.
 """
 
@@ -138,7 +138,7 @@ class Emitter:
     def _equation(self, k: int, env: dict[int, Any]) -> None:
         q = self.program.equations[k]
         if k in self._companions:
-            self._tie([*dict.fromkeys(q.reads), *(v for v in self._companions[k] if v in env)], env)
+            self._tie(tuple(dict.fromkeys(q.reads)), env)
             if self.layout.ordered and not self.layout.simulated:
                 env.update({v: in_default_layout(env[v]) for v in q.reads if v in self._parameters})
         values = [v.val if isinstance(v, _compat.Literal) else env[v] for v in q.ins]
@@ -148,6 +148,8 @@ class Emitter:
                 env.update(zip(q.outs, bind_named(q, values, names, kept=False), strict=True))
             return
         env.update(zip(q.outs, bind_named(q, values, names, kept=bool(self.layout.root.children)), strict=True))
+        if k in self._companions:
+            self._tie([*q.outs, *(v for v in self._companions[k] if v in env)], env)
 
     def _tie(self, reads: Sequence[int], env: dict[int, Any]) -> None:
         tied = [v for v in reads if self._may_tie(v)]
