@@ -7,7 +7,10 @@ they read and write, and what the schedule costs beyond the program itself, in t
 
 XLA:GPU rematerializes after scheduling, down to a limit that follows from the device's memory: 0.8 of it, less arguments and
 results, times xla_gpu_memory_limit_slop_factor (95 %). "xla_remat@0.5" compiles for the same device with so little memory
-(`device_memory_bytes`) that half of plain JAX's temporaries are left.
+(`device_memory_bytes`) that half of plain JAX's temporaries are left. It does save memory, but stops well above that limit,
+with no more than a warning, and compiles what would not fit: at 0.71 of plain JAX's temporaries for ResNet-20 and 0.63 for the
+transformer on h200, with kernels that move 1.09 and 1.16 times as much. FLOPs of rows that are no plan are not known: XLA's
+CUDA backend counts none, and plain JAX's are those of "keep-all".
 
 TPUs are asked with xla_msa_enable=false, which keeps everything in HBM: what lies in a core's own memory is in no plan.
 
