@@ -133,7 +133,8 @@ def _workspace(body: Body, tier: float) -> int:
         return [_compat.shape_of(body.program.avals[v]) for v in numbers]
 
     def peak(fun: Callable[..., Any], *shapes: Any) -> int:
-        return body_peak(fuse(flatten(jax.make_jaxpr(fun)(*shapes)), owned=True))
+        program = flatten(jax.make_jaxpr(fun)(*shapes))
+        return body_peak(fuse(program, owned=True)) if program.equations else 0  # a sum's backward step passes on what it gets
 
     there = sorted({*body.inputs[0], *body.hoisted})
     forward = [*there, *body.inputs[1], *body.inputs[2], *body.pinned]

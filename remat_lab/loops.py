@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 
 from remat_lab.budget import parse_budget
@@ -140,23 +139,29 @@ def fori_loop(
         keep: as for `scan`.
         form: as for `scan`.
 
+    Returns:
+        The final carry; the first one if upper <= lower.
+
     Raises:
-        InvalidArgument: if a bound is only known at run time.
-        InfeasibleBudget: if no nest fits.
+        InvalidArgument: if a bound is only known at run time, or is no integer; and as for `scan`.
+        InfeasibleBudget: if no nest fits, with the smallest budget.
     """
     try:
         first, stop = operator.index(lower), operator.index(upper)
     except (TypeError, jax.errors.JAXTypeError):
         raise InvalidArgument(
-            f"fori_loop needs bounds that are known when it is traced, not {lower} and {upper}: without them the backward pass "
-            "cannot know how much to keep. Pass Python integers (static_argnums= of jax.jit), or use while_loop with max_steps="
+            f"fori_loop needs integers as bounds that are known when it is traced, not {lower} and {upper}: without them the "
+            "backward pass cannot know how much to keep. Pass Python integers (static_argnums= of jax.jit), or use while_loop "
+            "with max_steps="
         ) from None
 
-    def step(carry: Any, i: Any) -> tuple[Any, None]:
-        return body_fun(i, carry), None
+    def step(carry: Any, x: None) -> tuple[Any, None]:
+        del x
+        i, value = carry
+        return (i + 1, body_fun(i, value)), None  # carried, so that a Python integer stays weakly typed, as in jax.lax
 
-    indices = jnp.arange(first, max(first, stop))
-    return scan(step, init_val, indices, unroll=unroll, budget=budget, nest=nest, keep=keep, form=form)[0]
+    options: dict[str, Any] = {"budget": budget, "nest": nest, "keep": keep, "form": form}
+    return scan(step, (lower, init_val), length=max(0, stop - first), unroll=unroll, **options)[0][1]
 
 
 def while_loop(
@@ -183,18 +188,29 @@ def while_loop(
         keep: as for `scan`.
         form: as for `scan`.
 
+    Returns:
+        The final carry: the first for which the condition does not hold, or the one after `max_steps` steps.
+
     Raises:
-        InvalidArgument: without a bound, once it is differentiated in reverse; or if the bound is negative.
-        InfeasibleBudget: if no nest fits.
+        InvalidArgument: without a bound, once it is differentiated in reverse; if the bound is negative, no integer, or only
+            known at run time; and as for `scan`.
+        InfeasibleBudget: if no nest fits, with the smallest budget.
     """
     if max_steps is None:
-        if budget is not None or nest is not None:
-            raise InvalidArgument("budget= and nest= are about the backward pass, which needs a bound: give max_steps=")
+        if budget is not None or nest is not None or keep is not None:
+            raise InvalidArgument("budget=, nest= and keep= are about the backward pass, which needs a bound: give max_steps=")
         return unbounded(cond_fun, body_fun, init_val)
-    if max_steps < 0:
-        raise InvalidArgument(f"max_steps={max_steps} is negative")
+    try:
+        most = operator.index(max_steps)
+    except (TypeError, jax.errors.JAXTypeError):
+        raise InvalidArgument(
+            f"max_steps={max_steps} must be an integer that is known when the loop is traced: it says how much the backward "
+            "pass may have to keep"
+        ) from None
+    if most < 0:
+        raise InvalidArgument(f"max_steps={most} is negative")
     step = bounded_step(cond_fun, body_fun)
-    return scan(step, init_val, length=max_steps, budget=budget, nest=nest, keep=keep, form=form)[0]
+    return scan(step, init_val, length=most, budget=budget, nest=nest, keep=keep, form=form)[0]
 
 
 def choose(measured: Measured, budget: int | float | str | None) -> nest_search.Choice:
