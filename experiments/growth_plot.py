@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from experiments.figures import Line, label_ends, line_styles, plain_numbers, tidy
-from experiments.growth_tables import curve, model_of, models, strategies
+from experiments.growth_tables import ORDER, curve, model_of, models, strategies
 from experiments.records import Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_ALWAYS = (*ORDER, "optimal@0.5", "optimal@0.2", "optimal@0.1")  # look the same in every picture
 _NAMES = {"lstm": "scan", "lstm unrolled": "written out"}
 
 
@@ -20,7 +21,9 @@ def draw(rows: Sequence[Row], unit: str, title: str) -> Figure:
     """For each model a panel of planned temporaries and one of the whole step, both axes logarithmic."""
     from matplotlib.figure import Figure
 
-    found, styles = models(rows), line_styles(strategies(rows))
+    found, names = models(rows), strategies(rows)
+    looks = line_styles([*_ALWAYS, *(name for name in names if name not in _ALWAYS)])
+    styles = {name: looks[name] for name in names}
     figure = Figure(figsize=(13.5, 5.4 * len(found)), layout="constrained")
     figure.suptitle(title, fontsize=11)
     grid = figure.subplots(len(found), 2, squeeze=False)
