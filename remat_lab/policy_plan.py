@@ -28,9 +28,6 @@ from solvers.solution import Options, Solution
 
 _PREFIX = "remat_lab/"
 _ROUNDS = 4
-# XLA's own copies, which no graph shows, take up to this share of a policy's temporaries: where a plan with room for them
-# exists it is preferred, so that the budget holds for the compiled program.
-_COPIES = 0.09
 Budget = int | float | str
 
 
@@ -134,16 +131,14 @@ def plan_policy(
         settle=lambda steps: settle(forward, steps, values_of),
         owners=lambda steps: owners(forward, fused, steps, values_of),
     )
-    roomy = None if budget_bytes is None else int(budget_bytes * (1 - _COPIES))
-    asked, rounds = roomy, 0
+    asked, rounds = budget_bytes, 0
     while True:
         try:
             found = segments.find(asked, options, form=solver, effort=effort)
         except InfeasibleBudget:
             if asked is None:
                 raise
-            # At last for the lowest plan there is: its peak as emitted is what an error may name.
-            asked = budget_bytes if asked == roomy != budget_bytes else None
+            asked = None  # at last for the lowest plan there is: its peak as emitted is what an error may name
             continue
         plan = _emitted(forward, fused, found, values_of, differentiated, budget_bytes, keep_all, once, saved - dropped)
         if budget_bytes is None or plan.peak_bytes <= budget_bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -42,15 +43,13 @@ class AppliedPolicy:
     @cached_property
     def compiled(self) -> Compiled:
         """`jax.value_and_grad` of the applied loss, compiled with `compiler_options`."""
-        loss, call = self._loss, self._call
-        step = jax.value_and_grad(applied(loss, call, self.plan), call.argnums, has_aux=loss.has_aux, allow_int=True)
+        loss = replace(self._loss, fun=applied(self._loss, self._call, self.plan))
+        traced = loss.trace(self._call)
 
         def run(*values: Any) -> Any:
-            args, kwargs = call.rebuild(values)
-            leaves = jax.tree.leaves(step(*args, **kwargs))
-            return [leaf for leaf in leaves if not _is_float0(leaf)]
+            return jax.core.eval_jaxpr(traced.jaxpr, traced.jaxpr.consts, *values)
 
-        return compile_jitted(jax.jit(run, compiler_options=dict(self.compiler_options) or None), *call.values)
+        return compile_jitted(jax.jit(run, compiler_options=dict(self.compiler_options) or None), *self._call.values)
 
 
 def hold(
@@ -75,7 +74,3 @@ def hold(
     found, rounds = promise.hold(lambda asked: AppliedPolicy(make(asked), loss, call, compiler_options), budget)
     found.rounds = rounds
     return found
-
-
-def _is_float0(leaf: Any) -> bool:
-    return bool(getattr(leaf, "dtype", None) == jax.dtypes.float0)

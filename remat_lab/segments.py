@@ -4,8 +4,8 @@ Equations are bound again, never inlined, so that custom derivative rules, the u
 constraints and source lines survive. Each matrix product or convolution takes its operands through one
 `optimization_barrier`; its result passes another, with the parameters that the equations up to the next one read. Their
 transposes tie gradients together: those of the weights are computed before the backward pass goes on, instead of holding their
-inputs until the end. What a region reads is tied in the same way, that of the last one too: a parameter may be read in another region than the
-product before it. The loss is tied to the start of the backward pass.
+inputs until the end. What a region reads is tied in the same way, that of the last one too: a parameter may be read in another
+region than the product before it. The loss is tied to the start of the backward pass.
 """
 
 from __future__ import annotations

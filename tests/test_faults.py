@@ -73,7 +73,7 @@ def test_elementwise_chains_are_left_alone():
         return jnp.sum(jnp.sin(jnp.cos(jnp.tanh(x) * 2.0) + 1.0))
 
     x = jnp.linspace(0.0, 1.0, 1 << 16)
-    fun = rl.plan(loss, x, budget=1.0).apply()
+    fun = rl.plan(loss, x, budget=1.0, check="planned").apply()
     before, after = compiled(loss, x), compiled(fun, x)
     assert (after.temp_bytes, after.flops) == (before.temp_bytes, before.flops)
 
@@ -138,7 +138,7 @@ def test_names_inside_a_loop_survive():
 
         return sines(W, lax.scan(body, x, ws)[0])
 
-    plan = planned(loss, V[:2], X, budget=0.8)
+    plan = planned(loss, V[:2], X, budget=0.6)
     assert plan.policy_plan.extra_flops_ratio > 0
     same(loss, plan.apply(), V[:2], X)
 
@@ -304,7 +304,7 @@ def test_dropout_masks_are_those_of_the_loss(key):
         return jnp.sum(x**2)
 
     x = jax.random.normal(jax.random.key(1), (64, 64))
-    plan = planned(loss, x, key, budget=0.75)
+    plan = planned(loss, x, key, budget=0.9)
     assert plan.policy_plan.extra_flops_ratio > 0
     expected, found = (jax.jit(jax.grad(f))(x, key) for f in (loss, plan.apply()))
     np.testing.assert_array_equal(found == 0, expected == 0)
@@ -367,7 +367,7 @@ def test_scans_of_every_form_keep_their_order(xs, options):
             (n, x), ys = lax.scan(body, (jnp.int32(0), jnp.sin(x)), xs, **options)
         return jnp.sum(x) * (n + 1).astype(x.dtype) + jnp.sum(ys * jnp.arange(1.0, ys.shape[0] + 1))
 
-    plan = rl.plan(loss, V, budget=1.0, solver="greedy")
+    plan = rl.plan(loss, V, budget=1.0, solver="greedy", check="planned")
     same(loss, plan.apply(), V)
 
 
