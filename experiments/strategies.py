@@ -18,6 +18,7 @@ from remat_lab.planner import Planner
 from remat_lab.plans import Plan
 from remat_lab.primitives import ELEMENTWISE, VIEWS
 from remat_lab.targets import as_target
+from solvers.errors import InfeasibleBudget
 from solvers.graph import Graph, Node
 from solvers.liveness import MayOverwrite, assign, unshared
 from solvers.replay import replay
@@ -61,8 +62,7 @@ class Subject:
             return planner.plan(None, solver=HEURISTICS[strategy], check="planned", time_limit=time_limit)
         if strategy.startswith("optimal@"):
             budget = planner.bytes_of(strategy.removeprefix("optimal@"))
-            solver = "auto" if len(planner.fused.graph.steps) <= _DEEP else "hierarchical"
-            return planner.plan(budget, solver=solver, check="planned", time_limit=time_limit, workers=2)
+            return self._cheapest(budget, time_limit)
         kept = planner.plan(None, solver="keep_all", check="planned")
         if strategy == "keep all":
             return kept
@@ -71,6 +71,22 @@ class Subject:
             solution = make_solution(graph, keep_linear_order(kept), solver="keep convolutions", budget=None, seconds=0.0)
             return kept.amended(solution=solution)
         raise ValueError(f"no strategy {strategy!r}")
+
+    def _cheapest(self, budget: int | None, time_limit: float) -> Plan:
+        """The better plan of the portfolio and of the solver for deep networks, each with half of the time."""
+        deep = len(self.planner.fused.graph.steps) > _DEEP
+        found: list[Plan] = []
+        refused: list[InfeasibleBudget] = []
+        solvers = ("hierarchical",) if deep else ("hierarchical", "auto")
+        for solver in solvers:
+            limit = time_limit / len(solvers)
+            try:
+                found.append(self.planner.plan(budget, solver=solver, check="planned", time_limit=limit, workers=2))
+            except InfeasibleBudget as error:
+                refused.append(error)
+        if not found:
+            raise min(refused, key=lambda error: error.minimum)
+        return min(found, key=lambda plan: plan.solution.cost)
 
     def compile(self, plan: Plan | None) -> Compiled:
         """The step of a plan, or plain JAX under the compiler options that plans need."""
