@@ -211,9 +211,13 @@ def test_products_are_executed_as_often_as_planned(budget):
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_the_users_own_loss_is_the_reference():
-    args = rnn_args(32)
-    plan = rl.plan(rnn_loss, *args, budget=0.4, check="planned", time_limit=2)
+@pytest.fixture(scope="module")
+def nested():
+    return rl.plan(rnn_loss, *rnn_args(32), budget=0.4, check="planned", time_limit=2)
+
+
+def test_the_users_own_loss_is_the_reference(nested):
+    args, plan = rnn_args(32), nested
     plain = rl.plan(rnn_loss, *args, check="planned")
     assert plain.loops == ()
     assert plan.predicted.keep_all_peak_bytes == plain.planned_bytes
@@ -316,9 +320,8 @@ def _with_checkpointed_steps(loss: Any, scan: Any) -> Any:
     return checkpointed
 
 
-def test_a_plan_with_nests_is_read_back_from_its_file(tmp_path):
-    args = rnn_args(32)
-    plan = rl.plan(rnn_loss, *args, budget=0.4, check="planned", time_limit=1)
+def test_a_plan_with_nests_is_read_back_from_its_file(nested, tmp_path):
+    args, plan = rnn_args(32), nested.amended()  # a copy that remembers nothing of what else was asked
     plan.save(tmp_path / "plan.json")
     found = rl.load_plan(tmp_path / "plan.json", rnn_loss, *args)
     assert plan.loops
