@@ -12,7 +12,6 @@ from remat_lab.comparison import Comparison as Comparison
 from remat_lab.errors import InvalidArgument as InvalidArgument
 from remat_lab.errors import InvalidLoss as InvalidLoss
 from remat_lab.errors import InvalidPlanFile as InvalidPlanFile
-from remat_lab.errors import InvalidPlanFile as InvalidPlanFile
 from remat_lab.errors import PlanMismatch as PlanMismatch
 from remat_lab.errors import RematLabError as RematLabError
 from remat_lab.errors import UnsupportedEffect as UnsupportedEffect
@@ -28,7 +27,6 @@ from remat_lab.remat import remat as remat
 from remat_lab.saved import Saved as Saved
 from remat_lab.saved import SavedValue as SavedValue
 from remat_lab.saved import saved as saved
-from remat_lab.stored import load_plan as load_plan
 from remat_lab.stored import load_plan as load_plan
 from solvers.errors import InfeasibleBudget as InfeasibleBudget
 from solvers.errors import InvalidBudget as InvalidBudget
