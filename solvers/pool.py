@@ -11,7 +11,7 @@ from solvers.errors import InfeasibleBudget
 from solvers.graph import Graph
 from solvers.renumber import first_computations
 from solvers.schedule import Schedule
-from solvers.simulate import simulate
+from solvers.simulate import keep_all_peak, simulate
 
 _MOST_SCHEDULES = 8
 _TOLERANCE = 1e-9  # relative; costs that differ by less are equal
@@ -125,7 +125,7 @@ class Pool:
 
     def error(self) -> InfeasibleBudget:
         """When nothing fits: the smallest peak of all parts, and the highest floor that does not contradict it."""
-        minimum = min(self.peaks)
+        minimum = min(self.peaks, default=keep_all_peak(self.graph))
         strongest = infeasible(self.graph, self.budget, known_peaks=[minimum])
         for failure in self.failures:
             if strongest.lower_bound < failure.lower_bound <= minimum:

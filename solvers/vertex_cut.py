@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from ortools.graph.python.max_flow import SimpleMaxFlow  # type: ignore[import-untyped]
-
 _LIMIT = 1 << 60
 
 
@@ -28,6 +26,8 @@ def vertex_cut(
     Returns:
         The kept values; of cuts of equal size the one nearest to the needed values, so that the least is computed again.
     """
+    from ortools.graph.python.max_flow import SimpleMaxFlow  # type: ignore[import-untyped]
+
     number = {value: i for i, value in enumerate(sorted(sizes))}
     source, sink = 2 * len(number), 2 * len(number) + 1
     shift = max(0, sum(sizes.values()).bit_length() - 58)

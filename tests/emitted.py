@@ -67,16 +67,21 @@ class Emitted:
         order = [step.node for step in self.plan.schedule.steps if isinstance(step, Compute)]
         for position, node in enumerate(order):
             at = _skip_barrier(equations, at, origin)
+            made: dict[int, Any] = {}
             for k in fused.groups[node].equations:
                 planned, eqn = fused.program.equations[k], equations[at]
                 if not planned.reads and eqn.primitive.name != planned.name:
                     continue  # a conversion of a literal, done while tracing
                 assert eqn.primitive.name == planned.name, f"{eqn.primitive.name} stands where {planned.name} is planned"
                 read(eqn.invars, position)
+                made.update(zip(planned.outs, eqn.outvars, strict=True))
                 at += 1
-            for value, var in zip(planned.outs, eqn.outvars, strict=True):
-                node_of[var] = fused.node_of[value]
-                writer[var] = last[var] = position
+            for value in fused.groups[node].values:
+                node_of[made[value]] = fused.node_of[value]
+                writer[made[value]] = last[made[value]] = position
+            while at < len(equations) and equations[at].primitive.name == "platform_index":  # a result in its final layout
+                origin[equations[at + 1].outvars[0]] = equations[at + 1].invars[-1]
+                at += 2
         for eqn in equations[at:]:  # views of results
             origin.update(zip(eqn.outvars, eqn.invars[:1], strict=True))
         read(self.jaxpr.outvars, len(order))

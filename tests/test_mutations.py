@@ -88,7 +88,7 @@ def the_first_instance_is_read_for_ever(monkeypatch):
                 steps.append(step)
         return original(fused, Schedule(tuple(steps)), program, args)
 
-    monkeypatch.setattr("remat_lab.plans.run_schedule", run)
+    monkeypatch.setattr("remat_lab.step.run_schedule", run)
 
 
 def an_equation_is_left_out(monkeypatch):
