@@ -213,7 +213,7 @@ class Plan:
             )
 
         program = (self.loss, self.call, self.compiler_options)
-        if self.unscheduled or self.budget_bytes == self.predicted.keep_all_peak_bytes:  # 1.0 keeps all
+        if self.unscheduled:
             return AppliedPolicy(make(_UNLIMITED), *program)
         if self.budget_bytes is None or self.check == "planned":
             return AppliedPolicy(make(_UNLIMITED if self.budget_bytes is None else self.budget_bytes), *program)

@@ -174,7 +174,7 @@ def test_the_loss_does_not_hold_what_it_is_computed_from_through_the_backward_pa
     assert compiled(name).temp_bytes == pytest.approx(planned(name).policy_plan.peak_bytes, rel=0.10)
 
 
-@pytest.mark.parametrize("budget", [None, 1.0, 10**12])
+@pytest.mark.parametrize("budget", [None, 10**12])
 def test_a_budget_that_keeping_all_meets_gives_the_plain_program(budget):
     made = SMALL["custom_jvp"]
     plan = rl.plan(made.loss, *made.args, budget=budget)
