@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from remat_lab.budget import parse_budget
+from remat_lab.call import Call
 from remat_lab.device_memory import Reserved, reserved_bytes, temp_budget
 from remat_lab.errors import InvalidArgument, InvalidLoss
 from remat_lab.flatten import flatten
@@ -19,7 +20,7 @@ from remat_lab.pricing import check_costs, fuse_priced
 from remat_lab.profile import Report
 from remat_lab.selection import Selection, keep_always
 from remat_lab.targets import Target, as_target
-from remat_lab.trace import Call, Loss
+from remat_lab.trace import Loss
 from solvers.solution import Progress
 
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import jax
 
+from remat_lab.call import Call, is_traced
 from remat_lab.checkpointing import emitter_for
 from remat_lab.errors import PlanMismatch
 from remat_lab.policy_plan import PolicyPlan
 from remat_lab.refs import forward_program
-from remat_lab.trace import Call, Loss, is_traced
+from remat_lab.trace import Loss
 
 _ARRAY = object()
 

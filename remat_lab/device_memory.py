@@ -9,10 +9,10 @@ from typing import Any
 import jax
 
 from remat_lab.budget import parse_budget
+from remat_lab.call import Call
 from remat_lab.errors import InvalidArgument
 from remat_lab.fuse import Fused
 from remat_lab.primitives import nbytes
-from remat_lab.trace import Call
 from remat_lab.units import size
 from solvers.errors import InvalidBudget
 

@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from remat_lab.applied import forward_function, result_of
+from remat_lab.call import Call
 from remat_lab.loop import PlannedLoop
 from remat_lab.loop_sites import Site, find_sites, run_with, traced
-from remat_lab.trace import Call, Loss
+from remat_lab.trace import Loss
 
 
 def sites_of(loss: Loss, call: Call) -> list[Site]:

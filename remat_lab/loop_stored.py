@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from remat_lab.call import Call
 from remat_lab.errors import PlanMismatch
 from remat_lab.loop import PlannedLoop
 from remat_lab.loop_loss import sites_of, with_loops
 from remat_lab.loop_plan import NestedLoop
-from remat_lab.trace import Call, Loss
+from remat_lab.trace import Loss
 from solvers.nest import Nest, Replay, check, keep_all
 from solvers.nest_search import Choice
 

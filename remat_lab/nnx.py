@@ -13,8 +13,9 @@ from typing import Any
 import jax
 from flax import nnx
 
+from remat_lab.call import Call, Static
 from remat_lab.subclass import rebound, subclass
-from remat_lab.trace import Call, Loss, Static
+from remat_lab.trace import Loss
 
 _TAG = "remat_lab.remat"
 

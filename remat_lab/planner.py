@@ -11,6 +11,7 @@ from typing import Any
 
 from remat_lab import promise
 from remat_lab.budget import parse_budget
+from remat_lab.call import Call
 from remat_lab.errors import InvalidArgument
 from remat_lab.fuse import CostRule, Fused
 from remat_lab.loop import PlannedLoop
@@ -20,7 +21,7 @@ from remat_lab.plans import Plan
 from remat_lab.selection import Selection, select_values
 from remat_lab.starts import starts as policy_starts
 from remat_lab.targets import Target, as_target
-from remat_lab.trace import Call, Loss
+from remat_lab.trace import Loss
 from remat_lab.units import size
 from solvers.errors import InfeasibleBudget
 from solvers.simulate import keep_all_peak

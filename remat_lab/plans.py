@@ -11,6 +11,7 @@ from typing import Any, Literal
 import jax
 
 from remat_lab.applied import applied, forward_function
+from remat_lab.call import Call
 from remat_lab.device_memory import MemoryClasses, classify
 from remat_lab.errors import InvalidArgument, TargetUnavailable
 from remat_lab.explain import Explanation, explain
@@ -27,7 +28,7 @@ from remat_lab.step import Step
 from remat_lab.stored import save_plan
 from remat_lab.summary import summarise
 from remat_lab.targets import Target, as_target
-from remat_lab.trace import Call, Loss
+from remat_lab.trace import Loss
 from remat_lab.verify import Difference, largest_difference
 from solvers.graph import Graph
 from solvers.schedule import Schedule

@@ -11,9 +11,10 @@ import jax
 
 from remat_lab import promise
 from remat_lab.applied import applied
+from remat_lab.call import Call
 from remat_lab.measure import Compiled, compile_jitted
 from remat_lab.policy_plan import PolicyPlan
-from remat_lab.trace import Call, Loss
+from remat_lab.trace import Loss
 
 
 class AppliedPolicy:

@@ -13,10 +13,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from remat_lab.call import Call, Static
 from remat_lab.errors import InvalidArgument
 from remat_lab.region import Options, run
 from remat_lab.saved import saved
-from remat_lab.trace import Call, Loss, Static
+from remat_lab.trace import Loss
 
 
 def remat(

@@ -7,11 +7,12 @@ from typing import Any
 
 import jax
 
+from remat_lab.call import Call
 from remat_lab.emit import run_schedule
 from remat_lab.errors import InvalidLoss, PlanMismatch
 from remat_lab.flatten import Program, flatten
 from remat_lab.fuse import Fused
-from remat_lab.trace import Call, Loss, Traced
+from remat_lab.trace import Loss, Traced
 from solvers.schedule import Schedule
 
 

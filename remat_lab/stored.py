@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from remat_lab import environment
+from remat_lab.call import Call
 from remat_lab.errors import InvalidArgument, InvalidPlanFile, PlanMismatch
 from remat_lab.flatten import Program, flatten
 from remat_lab.loop_stored import nested_again, stored_loop
 from remat_lab.promise import Round
 from remat_lab.steps import Fused, Group
 from remat_lab.structure import digest, semantics, short, words
-from remat_lab.trace import Call, Loss
+from remat_lab.trace import Loss
 from solvers.graph import Graph
 from solvers.schedule import Schedule
 from solvers.simulate import simulate

@@ -10,89 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from remat_lab.errors import InvalidArgument, InvalidLoss, PlanMismatch
-
-_NUMBERS = (int, float, complex)
-
-
-@dataclass(frozen=True, slots=True)
-class Static:
-    """Marks an argument that is not traced; a leaf of the argument tree."""
-
-    value: Any
-
-
-@dataclass(frozen=True)
-class Call:
-    """One set of arguments, split into what is traced and what is not.
-
-    Attributes:
-        tree: structure of `(args, kwargs)`.
-        leaves: all leaves; traced ones may be arrays, tracers or `jax.ShapeDtypeStruct`.
-        traced: positions of the leaves that are arrays or numbers.
-        differentiated: positions of the floating-point leaves of the arguments named by `argnums`.
-        argnums: positions of the differentiated arguments, none negative.
-        paths: each leaf's name, for messages.
-    """
-
-    tree: Any
-    leaves: tuple[Any, ...]
-    traced: tuple[int, ...]
-    differentiated: tuple[int, ...]
-    argnums: tuple[int, ...]
-    paths: tuple[str, ...]
-
-    @property
-    def values(self) -> list[Any]:
-        """The traced leaves."""
-        return [self.leaves[i] for i in self.traced]
-
-    @property
-    def paths_of_values(self) -> tuple[str, ...]:
-        """The names of the traced leaves."""
-        return tuple(self.paths[i] for i in self.traced)
-
-    def rebuild(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Arguments with other values for the traced leaves."""
-        leaves = [leaf.value if isinstance(leaf, Static) else leaf for leaf in self.leaves]
-        for i, value in zip(self.traced, values, strict=True):
-            leaves[i] = value
-        return jax.tree.unflatten(self.tree, leaves)
-
-    @property
-    def signature(self) -> tuple[Any, ...]:
-        """Equal and hashable for calls that may share a plan."""
-        traced = set(self.traced)
-        kinds = tuple(_array_type(leaf) if i in traced else _static_key(leaf) for i, leaf in enumerate(self.leaves))
-        return (self.tree, kinds, self.differentiated)
-
-    @property
-    def weak_types(self) -> tuple[bool, ...]:
-        """Which traced leaves promote like Python numbers; programs traced with others may differ."""
-        return tuple(bool(getattr(jax.typeof(value), "weak_type", False)) for value in self.values)
-
-    def abstract(self) -> Call:
-        """The same call with shapes in place of arrays, so that whoever keeps it keeps neither arrays nor tracers alive."""
-        leaves = list(self.leaves)
-        for i in self.traced:
-            leaves[i] = _shape_of(leaves[i])
-        return replace(self, leaves=tuple(leaves))
-
-    def check_same(self, planned: Call) -> None:
-        """Raises `PlanMismatch`, naming the first difference, unless a plan for `planned` fits this call."""
-        if self.signature == planned.signature:
-            return
-        if self.tree != planned.tree:
-            raise PlanMismatch(
-                f"the arguments have another structure than those planned for: {self.tree} instead of {planned.tree}. "
-                "Plan again."
-            )
-        for path, ours, theirs in zip(self.paths, self.signature[1], planned.signature[1], strict=True):
-            if ours != theirs:
-                raise PlanMismatch(
-                    f"{path} is {_show(ours)}, but the plan was made for {_show(theirs)}. Plan again for this one."
-                )
-        raise PlanMismatch("other leaves are differentiated than those planned for. Plan again.")
+from remat_lab.call import Call, Static, array_type, dtype_of, is_traced, show_type
+from remat_lab.errors import InvalidArgument, InvalidLoss
 
 
 @dataclass(frozen=True)
@@ -174,7 +93,8 @@ class Loss:
         differentiated = tuple(i for i in candidates if i in set(traced) and _is_inexact(leaves[i]))
         if not differentiated:
             found = (
-                ", ".join(f"{paths[i]}: {_show(_array_type(leaves[i]))}" for i in candidates if i in set(traced)) or "no arrays"
+                ", ".join(f"{paths[i]}: {show_type(array_type(leaves[i]))}" for i in candidates if i in set(traced))
+                or "no arrays"
             )
             raise InvalidLoss(
                 f"{self.name} has nothing to differentiate: argnums={self.argnums} selects no floating-point array ({found}). "
@@ -246,7 +166,7 @@ class Loss:
                 f"{self.name} must return one scalar loss, but it returned {_show_output(out)}. "
                 f"Reduce it, with jnp.mean or jnp.sum for example.{hint}"
             )
-        if not np.issubdtype(_dtype(out), np.floating) and not jax.dtypes.issubdtype(_dtype(out), np.floating):
+        if not np.issubdtype(dtype_of(out), np.floating) and not jax.dtypes.issubdtype(dtype_of(out), np.floating):
             raise InvalidLoss(f"{self.name} must return a real floating-point loss, but it returned {_show_output(out)}")
         return out, aux
 
@@ -291,56 +211,11 @@ def _path(parameters: list[str], path: tuple[Any, ...]) -> str:
     return root + jax.tree_util.keystr(tuple(rest))
 
 
-def _shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
-    if isinstance(leaf, jax.ShapeDtypeStruct):
-        return leaf
-    kind: Any = jax.typeof(leaf)
-    return jax.ShapeDtypeStruct(
-        kind.shape,
-        kind.dtype,
-        weak_type=kind.weak_type,
-        sharding=None if kind.sharding.mesh.empty else kind.sharding,
-    )
-
-
-def is_traced(leaf: Any) -> bool:
-    """Whether a leaf is an array or a number, rather than something that only Python sees."""
-    if isinstance(leaf, bool | str | Static):
-        return False
-    return isinstance(leaf, (*_NUMBERS, np.ndarray, np.generic, jax.Array, jax.ShapeDtypeStruct)) or hasattr(
-        leaf, "__jax_array__"
-    )
-
-
-def _dtype(leaf: Any) -> Any:
-    return jax.typeof(leaf).dtype if not isinstance(leaf, jax.ShapeDtypeStruct) else leaf.dtype
-
-
 def _is_inexact(leaf: Any) -> bool:
-    return bool(jax.dtypes.issubdtype(_dtype(leaf), np.inexact))
-
-
-def _array_type(leaf: Any) -> tuple[Any, ...]:
-    return (tuple(np.shape(leaf)), _dtype(leaf))
-
-
-def _static_key(leaf: Any) -> Any:
-    value = leaf.value if isinstance(leaf, Static) else leaf
-    try:
-        hash(value)
-    except TypeError:
-        return ("static", id(value))
-    return ("static", type(value), value)
-
-
-def _show(kind: tuple[Any, ...]) -> str:
-    if kind and kind[0] == "static":
-        return f"the static value {kind[-1]!r}"
-    shape, dtype = kind
-    return f"{dtype}[{','.join(map(str, shape))}]"
+    return bool(jax.dtypes.issubdtype(dtype_of(leaf), np.inexact))
 
 
 def _show_output(out: Any) -> str:
     if isinstance(out, tuple | list):
         return f"a {type(out).__name__} of {len(out)}"
-    return _show(_array_type(out)) if is_traced(out) else f"a {type(out).__name__}"
+    return show_type(array_type(out)) if is_traced(out) else f"a {type(out).__name__}"
