@@ -18,12 +18,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from solvers.bounds import describe_scope, impossible, infeasible, minimum_budget
+from solvers.bounds import impossible
 from solvers.event_model import EventModel
-from solvers.fallback import stopped
 from solvers.graph import Graph
+from solvers.incumbent import Search
 from solvers.linear import Outcome, solve_relaxation, solve_whole
 from solvers.lp_bound import common_divisor, prove, round_up
 from solvers.orders import keeps_given_order
@@ -31,12 +30,11 @@ from solvers.repair import repair
 from solvers.rounding import THRESHOLDS, round_keeping
 from solvers.schedule import Schedule
 from solvers.simulate import simulate
-from solvers.solution import Options, Progress, Solution, Status, make_solution
+from solvers.solution import Options, Solution, Status, make_solution
 from solvers.timeline import Timeline
 from solvers.trim import trim
 
 NAME = "events"
-SCOPE = describe_scope("given")
 
 _BOUND_SHARE = 0.25  # of the time limit, at most, for the linear bound
 _ROUNDING_SHARE = 0.05  # of what is left, at most, for rounding each relaxation
@@ -62,80 +60,36 @@ def solve(graph: Graph, budget: int | None, options: Options, *, backend: str = 
         InfeasibleBudget: if nothing fits in the given order (proven), or nothing was found in time.
         KeyboardInterrupt: if it came before any schedule was known.
     """
-    began = time.monotonic()
     if budget is None:
         return make_solution(graph, graph.steps, solver=NAME, budget=None, seconds=0.0)
-    search = _Search(graph, budget, options, backend, began)
-    status = Status.OPTIMAL
-    try:
-        for start in (graph.steps, *options.starts):
-            search.offer(start)
-        if search.best is None and budget < minimum_budget(graph, order="given").bytes:
-            raise infeasible(graph, budget, order="given")
-        if search.cost > graph.keep_all_cost:
-            status = search.run()
-    except KeyboardInterrupt:
-        status = Status.INTERRUPTED
-    if search.best is None:
-        return stopped(graph, budget, solver=NAME, status=status, seconds=time.monotonic() - began, order="given")
-    return make_solution(
-        graph,
-        search.best,
-        solver=NAME,
-        budget=budget,
-        seconds=time.monotonic() - began,
-        status=status,
-        lower_bound=search.cost if status is Status.OPTIMAL else search.bound,
-        scope=SCOPE,
-        given_order=True,
-        notes={"backend": backend, "rounds": str(search.rounds), "events": str(len(search.events))},
-    )
+    return _Search(graph, budget, options, backend).solve()
 
 
-@dataclass
-class _Search:
-    """The state of one search: the best order so far, the proven bound, and the time line."""
+class _Search(Search):
+    """The search, and its time line."""
 
-    graph: Graph
-    budget: int
-    options: Options
-    backend: str
-    began: float
+    name = NAME
 
-    def __post_init__(self) -> None:
-        self.best: Sequence[int] | None = None
-        self.cost = math.inf
-        self.bound = self.graph.keep_all_cost
+    def __init__(self, graph: Graph, budget: int, options: Options, backend: str):
+        super().__init__(graph, budget, options)
+        self.backend = backend
         self.events: set[int] = set()
         self.detailed: set[int] = set()
         self.rounds = 0
         self.failures = 0
         self.margin = 0  # bytes held back from the program
 
-    def left(self) -> float:
-        """Seconds until the time limit."""
-        return self.options.time_limit - (time.monotonic() - self.began)
-
-    def offer(self, order: Sequence[int]) -> bool:
-        """Takes an order if it fits and is cheaper than the best; returns whether it fits."""
-        result = simulate(self.graph, Schedule.from_order(self.graph, order))
-        if result.peak > self.budget:
-            return False
-        if result.cost < self.cost:
-            self.best, self.cost = order, result.cost
-            self.report()
-        return True
-
     def raise_bound(self, bound: float) -> None:
-        """Takes a proven bound."""
-        if bound > self.bound:
-            self.bound = min(bound, self.cost)
-            self.report()
+        """Takes a proven bound; the program leaves out what costs more than the best in any order."""
+        super().raise_bound(min(bound, self.cost))
 
-    def report(self) -> None:
-        """Tells the caller where the search is."""
-        if self.options.progress is not None:
-            self.options.progress(Progress(NAME, time.monotonic() - self.began, self.cost, self.bound))
+    def optimum(self) -> float:
+        """The bound that `Status.OPTIMAL` proves."""
+        return self.cost
+
+    def notes(self) -> dict[str, str]:
+        """What the solution says of the search."""
+        return {"backend": self.backend, "rounds": str(self.rounds), "events": str(len(self.events))}
 
     def run(self) -> Status:
         """Refines until the best order is proven optimal, or time runs out."""

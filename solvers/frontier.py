@@ -23,25 +23,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
 
-from solvers.bounds import describe_scope, impossible, infeasible, minimum_budget
-from solvers.errors import UnsupportedGraph
-from solvers.fallback import stopped
+from solvers.bounds import impossible
 from solvers.frontier_sweep import Sweep
 from solvers.graph import Graph
 from solvers.greedy import RULES, greedy_order
+from solvers.incumbent import Search
 from solvers.lp_bound import Bound, prove
 from solvers.needs import NeedSpace
-from solvers.orders import keeps_given_order
-from solvers.schedule import Schedule
-from solvers.simulate import simulate
-from solvers.solution import Options, Progress, Solution, Status, make_solution
+from solvers.solution import Options, Solution, Status, make_solution
 from solvers.timeline import Timeline
 from solvers.trim import trim
 
 NAME = "frontier"
-SCOPE = describe_scope("given")
 
 _GREEDY_SHARE = 0.05  # of the time limit, at most, for a first schedule
 _SEARCHING = 2000  # width up to which sweeps look for schedules
@@ -70,81 +64,32 @@ def solve(graph: Graph, budget: int | None, options: Options, *, contract: bool 
         UnsupportedGraph: if the graph has too many values for sets of them (see `needs`), and no start or greedy eviction fits.
         KeyboardInterrupt: if it came before any schedule was known.
     """
-    began = time.monotonic()
     if budget is None:
         return make_solution(graph, graph.steps, solver=NAME, budget=None, seconds=0.0)
-    search = _Search(graph, budget, options, contract, began)
-    status = Status.OPTIMAL
-    try:
-        for start in (graph.steps, *options.starts):
-            search.offer(start)
-        if search.best is None and budget < minimum_budget(graph, order="given").bytes:
-            raise infeasible(graph, budget, order="given")
-        search.try_greedy()
-        if search.cost > graph.keep_all_cost:
-            status = search.run()
-    except KeyboardInterrupt:
-        status = Status.INTERRUPTED
-    except UnsupportedGraph:
-        if search.best is None:
-            raise
-        status = Status.FEASIBLE
-    if search.best is None:
-        return stopped(graph, budget, solver=NAME, status=status, seconds=time.monotonic() - began, order="given")
-    return make_solution(
-        graph,
-        search.best,
-        solver=NAME,
-        budget=budget,
-        seconds=time.monotonic() - began,
-        status=status,
-        lower_bound=search.limit if status is Status.OPTIMAL else search.bound,
-        scope=SCOPE,
-        given_order=True,
-        notes={"width": str(search.width)},
-    )
+    return _Search(graph, budget, options, contract).solve()
 
 
-class _Search:
-    """The best order so far, the proven bound, and the sweeps."""
+class _Search(Search):
+    """The search, and its sweeps."""
 
-    def __init__(self, graph: Graph, budget: int, options: Options, contract: bool, began: float):
-        self.graph, self.budget, self.options, self.contract, self.began = graph, budget, options, contract, began
-        self.best: Sequence[int] | None = None
-        self.cost = math.inf
-        self.limit = math.inf  # cost of the best order in the given order: what is dearer is pruned
-        self.bound = graph.keep_all_cost
+    name = NAME
+
+    def __init__(self, graph: Graph, budget: int, options: Options, contract: bool):
+        super().__init__(graph, budget, options)
+        self.contract = contract
         self.width = 0
 
-    def offer(self, order: Sequence[int]) -> None:
-        """Takes an order if it fits and is cheaper than the best."""
-        result = simulate(self.graph, Schedule.from_order(self.graph, order))
-        if result.peak > self.budget:
-            return
-        if keeps_given_order(self.graph, order):
-            self.limit = min(self.limit, result.cost)
-        if result.cost < self.cost:
-            self.best, self.cost = order, result.cost
-            self.report()
+    def notes(self) -> dict[str, str]:
+        """What the solution says of the search."""
+        return {"width": str(self.width)}
 
-    def try_greedy(self) -> None:
+    def start(self) -> None:
         """Greedy eviction by a few rules, where nothing in the given order is known to fit; what is dearer is pruned."""
         repeatable = self.options.work_limit is not None
         deadline = math.inf if repeatable else self.began + _GREEDY_SHARE * self.options.time_limit
         for rule in RULES[:3]:
             if math.isinf(self.limit) and (order := greedy_order(self.graph, self.budget, rule, deadline=deadline)) is not None:
                 self.offer(order)
-
-    def raise_bound(self, bound: float) -> None:
-        """Takes a proven bound."""
-        if bound > self.bound:
-            self.bound = min(bound, self.limit)
-            self.report()
-
-    def report(self) -> None:
-        """Tells the caller where the search is."""
-        if self.options.progress is not None:
-            self.options.progress(Progress(NAME, time.monotonic() - self.began, self.cost, self.bound))
 
     def run(self) -> Status:
         """Sweeps of growing width, until one drops nothing for want of room, or time runs out.
