@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import tracemalloc
 from typing import Any
 
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.models import dropout_mlp, mlp, resnet, transformer, unet
+from experiments.models import dropout_mlp, mlp, mobilenet, resnet, transformer, unet, vgg
 from experiments.models.arguments import floats, integers, key, materialise
 
 FACTORIES = {
@@ -26,9 +27,20 @@ FACTORIES = {
         transformer.loss,
         {"layers": 2, "batch": 2, "length": 8, "width": 8, "heads": 2, "vocabulary": 16},
     ),
-    "unet": (unet.loss, {"levels": 2, "batch": 2, "image": 8, "width": 4}),
+    "unet": (unet.loss, {"levels": 2, "batch": 2, "image": (8, 12), "width": 4}),
+    "vgg": (vgg.loss, {"convolutions": (1, 2), "batch": 2, "image": 8, "width": 4, "hidden": 8, "classes": 10}),
+    "mobilenet": (mobilenet.loss, {"blocks": [(2, 1), (4, 2)], "batch": 2, "image": 16, "width": 4, "classes": 10}),
 }
-BLOCKS = {"resnet": 3, "resnet_bottleneck": 3, "mlp": 3, "dropout_mlp": 2, "transformer": 2, "unet": 5}
+BLOCKS = {
+    "resnet": 3,
+    "resnet_bottleneck": 3,
+    "mlp": 3,
+    "dropout_mlp": 2,
+    "transformer": 2,
+    "unet": 5,
+    "vgg": 2,
+    "mobilenet": 2,
+}
 small = pytest.mark.parametrize("name", FACTORIES)
 
 
@@ -68,16 +80,23 @@ def test_defaults_trace_and_are_shapes(factory: Any):
     assert (value.shape, value.dtype) == ((), jnp.float32)
 
 
+def step(model: Any, loss: Any, args: Any) -> Any:
+    return jax.jit(jax.value_and_grad(loss, model.argnums, has_aux=model.has_aux))(*args)
+
+
+@functools.cache
+def plain_step(name: str) -> tuple[Any, Any, Any]:
+    """A small model, real arguments, and what plain JAX makes of them: compiled once for all tests."""
+    model = make(name)
+    args = model.materialise(seed=1)
+    return model, args, step(model, model.loss, args)
+
+
 @small
 def test_blocks_keep_parameters_values_and_gradients(name: str):
-    model = make(name)
+    model, args, plain = plain_step(name)
     rebuilt = model.blocks(nn.remat)
-    args = model.materialise(seed=1)
-
-    def step(loss: Any) -> Any:
-        return jax.jit(jax.value_and_grad(loss, model.argnums, has_aux=model.has_aux))(*args)
-
-    plain, remat = step(model.loss), step(rebuilt)
+    remat = step(model, rebuilt, args)
     assert shapes(plain[1]) == shapes(remat[1]) == shapes(args[0])
     for (path, a), b in zip(jax.tree.flatten_with_path(plain)[0], jax.tree.leaves(remat), strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5, err_msg=jax.tree_util.keystr(path))
@@ -93,13 +112,15 @@ NETWORKS = {
     "dropout_mlp": lambda wrap: dropout_mlp.DropoutMLP(2, 10, 0.1, wrap(dropout_mlp.Block)),
     "transformer": lambda wrap: transformer.Transformer(2, 8, 2, 16, wrap(transformer.Block)),
     "unet": lambda wrap: unet.UNet(2, 4, 4, wrap(unet.Block)),
+    "vgg": lambda wrap: vgg.VGG((1, 2), 4, 8, 10, wrap(vgg.Stage)),
+    "mobilenet": lambda wrap: mobilenet.MobileNet(((2, 1), (4, 2)), 4, 10, wrap(mobilenet.Separable)),
 }
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_initial_parameters_have_the_same_paths_with_wrapped_blocks(name: str):
     args = make(name).args
-    x = args[1] if name in ("transformer", "unet") else args[2]
+    x = args[1] if name in ("transformer", "unet", "vgg") else args[2]
     keys = {"params": key(), "dropout": key()}
     plain, wrapped = (jax.eval_shape(NETWORKS[name](wrap).init, keys, x) for wrap in (lambda block: block, nn.remat))
     assert shapes(plain) == shapes(wrapped)
@@ -108,9 +129,7 @@ def test_initial_parameters_have_the_same_paths_with_wrapped_blocks(name: str):
 
 @small
 def test_loss_and_gradients_are_finite_and_not_zero(name: str):
-    model = make(name)
-    args = model.materialise(seed=0)
-    value, gradients = jax.jit(jax.value_and_grad(model.loss, model.argnums, has_aux=model.has_aux))(*args)
+    _, _, (value, gradients) = plain_step(name)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((value, gradients)))
     zero = [path for path, leaf in jax.tree.flatten_with_path(gradients)[0] if not np.any(leaf)]
     assert not zero
@@ -151,9 +170,21 @@ def test_depth_counts_layers(depth: int, bottleneck: bool, convolutions: int):
     assert count(jax.make_jaxpr(model.loss)(*model.args).jaxpr, {"conv_general_dilated"}) == convolutions
 
 
-def test_resnet_50_has_its_published_number_of_parameters():
-    model = resnet.loss(stages=(3, 4, 6, 3), bottleneck=True, stem="imagenet", image=224, width=64, classes=1000, batch=1)
-    assert sum(leaf.size for leaf in jax.tree.leaves(model.args[0])) == 25_557_032
+PUBLISHED = {
+    "resnet50": (
+        lambda: resnet.loss(stages=(3, 4, 6, 3), bottleneck=True, stem="imagenet", image=224, width=64, classes=1000, batch=1),
+        25_557_032,
+    ),
+    "vgg16": (lambda: vgg.loss(convolutions=(2, 2, 3, 3, 3), batch=1), 138_357_544),
+    "vgg19": (lambda: vgg.loss(batch=1), 143_667_240),
+    "mobilenet": (lambda: mobilenet.loss(batch=1), 4_231_976),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_networks_have_their_published_numbers_of_parameters(name: str):
+    make, published = PUBLISHED[name]
+    assert sum(leaf.size for leaf in jax.tree.leaves(make().args[0])) == published
 
 
 def test_factories_allocate_no_model():
@@ -181,6 +212,13 @@ def test_factories_allocate_no_model():
         (transformer.loss, {"length": 0}, "length=0.*at least 1"),
         (unet.loss, {"image": 20}, "image=20 cannot be halved 3 times: use a multiple of 8"),
         (unet.loss, {"levels": 0}, "levels=0.*at least 1"),
+        (unet.loss, {"image": (8, 8, 8)}, r"image=\(8, 8, 8\): one number, or height and width"),
+        (unet.loss, {"image": (16, 20)}, r"image=\(16, 20\) cannot be halved 3 times"),
+        (vgg.loss, {"hidden": 0}, "hidden=0.*at least 1"),
+        (vgg.loss, {"convolutions": ()}, r"convolutions=\(\): one positive number"),
+        (vgg.loss, {"image": 48}, "image=48 cannot be halved 5 times: use a multiple of 32"),
+        (mobilenet.loss, {"width": 0}, "width=0.*at least 1"),
+        (mobilenet.loss, {"blocks": [(2, 0)]}, r"blocks=\[\(2, 0\)\]: for each block"),
     ],
 )
 def test_impossible_options_are_named(factory: Any, options: dict[str, Any], message: str):

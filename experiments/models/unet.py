@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import optax
 
-from experiments.models.arguments import floats, integers, key
-from experiments.models.model import Loss, Model
+from experiments.models.images import classifier
+from experiments.models.model import Model
 
 
 class Block(nn.Module):
@@ -51,35 +51,30 @@ class UNet(nn.Module):
         return nn.Conv(self.classes, (1, 1), name="head")(x)
 
 
-def loss(*, levels: int = 3, batch: int = 8, image: int = 64, width: int = 16, classes: int = 4) -> Model:
+def loss(*, levels: int = 3, batch: int = 8, image: int | Sequence[int] = 64, width: int = 16, classes: int = 4) -> Model:
     """Cross-entropy of each pixel's class: `loss(params, x, labels)`.
 
     Args:
         levels: how often the image is halved.
         batch: number of images.
-        image: pixels along a side; divisible by 2**levels.
+        image: pixels along a side, or height and width; divisible by 2**levels.
         width: channels at full size, doubled at each level.
         classes: number of labels.
 
     Raises:
         ValueError: if a number is not positive, or the image cannot be halved that often.
     """
-    if min(levels, batch, image, width, classes) < 1:
+    sides = (image, image) if isinstance(image, int) else tuple(image)
+    if len(sides) != 2:
+        raise ValueError(f"image={image}: one number, or height and width")
+    if min(levels, batch, *sides, width, classes) < 1:
         raise ValueError(
             f"levels={levels}, batch={batch}, image={image}, width={width}, classes={classes}: each must be at least 1"
         )
-    if image % 2**levels:
+    if any(side % 2**levels for side in sides):
         raise ValueError(f"image={image} cannot be halved {levels} times: use a multiple of {2**levels}, or fewer levels")
 
-    def build(block: Any) -> Loss:
-        network = UNet(levels, width, classes, block)
+    def network(block: Any) -> UNet:
+        return UNet(levels, width, classes, block)
 
-        def unet_loss(params: Any, x: jax.Array, labels: jax.Array) -> jax.Array:
-            logits = network.apply({"params": params}, x)
-            return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
-
-        return unet_loss
-
-    x = floats(batch, image, image, 3)
-    params = jax.eval_shape(UNet(levels, width, classes).init, key(), x)["params"]
-    return Model(build(Block), (params, x, integers(batch, image, image)), lambda t: build(t(Block)), classes=classes)
+    return classifier(network, Block, (batch, *sides, 3), (batch, *sides), classes)
