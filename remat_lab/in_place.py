@@ -66,8 +66,11 @@ def reused(program: Program, base: list[int], readers: dict[int, list[int]], *, 
     free: set[int] = set()
     for k in reversed(range(len(program.equations))):
         q = program.equations[k]
+        carried = carried_operands(q.eqn)
+        if not carried:  # nearly all: what follows looks at the whole program
+            continue
         dying = dying_operands(program, base, readers, k, owned=owned)
-        for p, out in zip(carried_operands(q.eqn), q.outs, strict=False):
+        for p, out in zip(carried, q.outs, strict=False):
             atom = q.ins[p]
             if p not in dying or not isinstance(atom, int) or is_filled(program, base[atom]):
                 continue
