@@ -232,10 +232,24 @@ def _step(
     for k in roots:
         outs = program.equations[k].outs
         laid_out = [result.bytes for i, result in traces.get(k, ()) if i == owners.get(k)]
-        if len(outs) == 1 and len(laid_out) == 1 and laid_out[0] > program.bytes[outs[0]]:
+        if len(outs) == 1 and len(laid_out) == 1 and laid_out[0] > program.bytes[outs[0]] and not _joined(program, k, traces):
             sizes[outs[0]] = laid_out[0]  # padded
     moved = sum(kernels[i].kernel.read_bytes + kernels[i].kernel.written_bytes for i in carried)
     return Step(roots, workspace=scratch + pieces, moved_bytes=moved or None, sizes=sizes)
+
+
+def _joined(program: Program, k: int, traces: Traces) -> bool:
+    """Whether the array of a dot also holds the results of other dots of its operands, which have no kernels of their own.
+
+    Steps are dots apart, so that each of them is charged for its own result only.
+    """
+    q = program.equations[k]
+    if q.name != "dot_general":
+        return False
+    readers, own = readers_of(program), elements(program, q.outs[0])
+    beside = {c for v in q.reads for c in readers[v] if program.equations[c].name == "dot_general" and c not in traces}
+    extra = {result.elements - own for _, result in traces[k]}
+    return bool(beside) and max(extra) == sum(elements(program, program.equations[c].outs[0]) for c in beside)
 
 
 def elements(program: Program, value: int) -> int:

@@ -125,6 +125,14 @@ def test_a_padded_product_belongs_to_its_only_reader(readers, expected):
     assert sizes == ({} if readers == 1 else {program.equations[dot].outs[0]: 2 * BYTES})
 
 
+def test_products_of_one_operand_that_share_a_kernel_are_charged_for_their_own_results():
+    program = program_of(lambda x, u, v: (x @ u, x @ v), SQUARE, SQUARE, SQUARE)
+    first, second = steps_of(program, [kernel((0, 2 * ALL))], len(program.equations))
+    assert (first.roots, second.roots, first.sizes) == ((0,), (1,), {})
+    padded, _ = steps_of(program, [kernel((0, 2 * ALL)), kernel((1, ALL))], len(program.equations))
+    assert padded.sizes == {program.equations[0].outs[0]: 2 * BYTES}
+
+
 @pytest.mark.parametrize(
     ("reads_other", "expected"), [(True, [["sin"], ["add"]]), (False, [["sin"], ["scatter-add"], ["add"]])]
 )

@@ -1,0 +1,115 @@
+"""Claim: on the CPU a plan at half of the keep-all peak is no slower than plain JAX, on any of the unrolled models.
+
+Each model is planned at 0.5 as `rl.plan` does by default, held to its budget as compiled, and timed against plain JAX
+(`jax.jit(jax.value_and_grad(loss))` with the default compiler options) in alternation. What counts is the median over rounds of
+the ratio in the same round. Plain JAX under the options that the plan is compiled with is timed as well, to tell the
+scheduler's part from the plan's.
+
+Appends one line per model to benchmarks/results/step_time.jsonl. Options: --model NAME, repeatable; --rounds N; --budget
+FRACTION. Times are wall-clock: run it on a quiet machine, with both of its cores free.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+import remat_lab as rl
+from experiments.models import dropout_mlp, gru, lstm, mlp, resnet, transformer, unet
+from experiments.models.model import Model
+from experiments.unrolled import loop
+from remat_lab.environment import describe
+from remat_lab.measure import compile_program, time_alternated
+
+RESULTS = Path(__file__).parent / "results" / "step_time.jsonl"
+SOLVER_SECONDS = 10.0
+MODELS: dict[str, Callable[[], Model]] = {
+    "resnet20": lambda: resnet.loss(depth=20, batch=32),
+    "unet": lambda: unet.loss(),
+    "transformer2": lambda: transformer.loss(layers=2),
+    "transformer6": lambda: transformer.loss(layers=6),
+    "mlp": lambda: mlp.loss(),
+    "dropout_mlp": lambda: dropout_mlp.loss(),
+    "lstm": lambda: lstm.loss(scan=loop),
+    "gru": lambda: gru.loss(scan=loop),
+}
+
+
+def measure(name: str, budget: float, rounds: int) -> dict[str, Any]:
+    """Plans one model and times the plan against plain JAX."""
+    model = MODELS[name]()
+    plan = rl.plan(
+        model.loss, *model.args, argnums=model.argnums, has_aux=model.has_aux, budget=budget, time_limit=SOLVER_SECONDS
+    )
+    plain = jax.value_and_grad(model.loss, model.argnums, model.has_aux)
+    options = plan.compiler_options
+    programs = {"plan": compile_program(plan.value_and_grad(), *model.args, compiler_options=options)}
+    programs["plain"] = compile_program(plain, *model.args)
+    programs["plain, plan's options"] = compile_program(plain, *model.args, compiler_options=options)
+    args = model.materialise(0)
+    seconds = time_alternated({title: lambda p=p: p.call(*args) for title, p in programs.items()}, rounds=rounds)
+    ratios = [a / b for a, b in zip(seconds["plan"], seconds["plain"], strict=True)]
+    low, _, high = statistics.quantiles(ratios, n=4)
+    return {
+        "model": name,
+        "budget": budget,
+        "budget_bytes": plan.budget_bytes,
+        "status": plan.solution.status.value,
+        "unscheduled": plan.unscheduled,
+        "compiler_options": options,
+        "planned_extra_flops_ratio": plan.predicted.extra_flops_ratio,
+        "planned_extra_cost_ratio": plan.solution.overhead,
+        "ratio": statistics.median(ratios),
+        "ratio_quartiles": [low, high],
+        "ratio_of_medians": statistics.median(seconds["plan"]) / statistics.median(seconds["plain"]),
+        "programs": {
+            title: {"temp_bytes": p.temp_bytes, "flops": p.flops, "median_seconds": statistics.median(seconds[title])}
+            for title, p in programs.items()
+        },
+        "rounds": rounds,
+        "seconds": seconds,
+        "environment": describe(),
+    }
+
+
+def as_text(row: dict[str, Any]) -> str:
+    """One line of the table."""
+    times = ", ".join(f"{title} {p['median_seconds'] * 1e3:.1f} ms" for title, p in row["programs"].items())
+    low, high = row["ratio_quartiles"]
+    plan, plain = row["programs"]["plan"]["temp_bytes"], row["programs"]["plain"]["temp_bytes"]
+    kind = "plain step" if row["unscheduled"] else f"{row['planned_extra_flops_ratio']:+.1%} FLOPs"
+    return (
+        f"{row['model']:<13} {row['ratio']:6.1%} of plain JAX's time ({low:.1%} to {high:.1%}); {times}; "
+        f"{plan / 1e6:.1f} MB against {plain / 1e6:.1f} MB; {kind}"
+    )
+
+
+def main() -> int:
+    """Measures what is asked for, then holds it to the claim."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", action="append", choices=MODELS, help="only this model")
+    parser.add_argument("--budget", type=float, default=0.5)
+    parser.add_argument("--rounds", type=int, default=31)
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where to append")
+    options = parser.parse_args()
+    slow = []
+    for name in options.model or MODELS:
+        row = measure(name, options.budget, options.rounds)
+        options.out.parent.mkdir(exist_ok=True)
+        with options.out.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(as_text(row), flush=True)
+        if row["ratio"] > 1:
+            slow.append(name)
+    print("FAILS: slower than plain JAX: " + ", ".join(slow) if slow else "no plan is slower than plain JAX")
+    return 1 if slow else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
