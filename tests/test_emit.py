@@ -42,11 +42,17 @@ STEPS = [
     ("resnet", 0.5, 0.10),
     ("resnet", 0.3, 0.20),
 ]
-BUDGETS = [(name, budget) for name, budget, _ in STEPS if budget]
+SLOW = {("resnet", 0.7), ("resnet", 0.3)}
+BUDGETED = [step[:2] for step in STEPS if step[1]]
 
 # Largest difference from plain JAX, as a fraction of each leaf's largest element. Fusions other than plain JAX's round
 # differently; where none do, the bytes are the same.
 LARGEST_DIFFERENCE = {"mlp": 0.0, "resnet": 0.0, "unet": 2e-6, "dropout_mlp": 1e-6, "transformer": 1e-5}
+
+
+def cases(rows):
+    """The rows as parameters of a test; the larger ones are run by `make test-slow`."""
+    return [pytest.param(*row, marks=[pytest.mark.slow] if row[:2] in SLOW else []) for row in rows]
 
 
 @cache
@@ -56,10 +62,10 @@ def model(name: str) -> Model:
 
 @cache
 def make_plan(name: str, budget: float | None) -> rl.Plan:
-    """A plan by a solver that takes no notice of the clock."""
+    """A plan by a solver that takes no notice of the clock; what it compiles to is for the tests to see."""
     made = model(name)
     solver = "keep_all" if budget is None else "knapsack"
-    return rl.plan(made.loss, *made.args, budget=budget, solver=solver, has_aux=made.has_aux)
+    return rl.plan(made.loss, *made.args, budget=budget, solver=solver, has_aux=made.has_aux, check="planned")
 
 
 @cache
@@ -90,7 +96,7 @@ def emitted(name: str, budget: float | None) -> Emitted:
     return Emitted.of(make_plan(name, budget), *model(name).args)
 
 
-@pytest.mark.parametrize(("name", "budget"), [step[:2] for step in STEPS])
+@pytest.mark.parametrize(("name", "budget"), cases(step[:2] for step in STEPS))
 def test_values_and_gradients_are_those_of_plain_jax(name, budget):
     expected, found = _without_key_biases(plain_results(name)), _without_key_biases(results(name, budget))
     difference = largest_difference(expected, found)
@@ -108,12 +114,12 @@ def _without_key_biases(results):
     return value, kept
 
 
-@pytest.mark.parametrize(("name", "budget"), BUDGETS)
+@pytest.mark.parametrize(("name", "budget"), cases(BUDGETED))
 def test_recomputation_changes_no_bit(name, budget):
     assert largest_difference(results(name, None), results(name, budget)).bitwise
 
 
-@pytest.mark.parametrize(("name", "budget"), [step[:2] for step in STEPS])
+@pytest.mark.parametrize(("name", "budget"), cases(step[:2] for step in STEPS))
 def test_what_is_kept_is_what_the_plan_says(name, budget):
     plan, step = make_plan(name, budget), emitted(name, budget)
     assert step.live == plan.predicted.live
@@ -121,7 +127,7 @@ def test_what_is_kept_is_what_the_plan_says(name, budget):
     assert step.crossing(boundary) == planned_crossing(plan, boundary)
 
 
-@pytest.mark.parametrize(("name", "budget"), BUDGETS)
+@pytest.mark.parametrize(("name", "budget"), cases(BUDGETED))
 def test_a_smaller_budget_keeps_less_for_the_backward_pass(name, budget):
     def kept(plan):
         return sum(plan.graph.nodes[v].charge for v in planned_crossing(plan, plan.predicted.starts_backward))
@@ -129,7 +135,7 @@ def test_a_smaller_budget_keeps_less_for_the_backward_pass(name, budget):
     assert kept(make_plan(name, budget)) < kept(make_plan(name, None))
 
 
-@pytest.mark.parametrize(("name", "budget"), BUDGETS)
+@pytest.mark.parametrize(("name", "budget"), cases(BUDGETED))
 def test_what_is_recomputed_is_what_the_plan_says(name, budget):
     plan, step, made = make_plan(name, budget), emitted(name, budget), model(name)
     once = flatten(jax.make_jaxpr(jax.value_and_grad(made.loss, has_aux=made.has_aux))(*made.args))
@@ -146,7 +152,7 @@ def test_what_is_recomputed_is_what_the_plan_says(name, budget):
             assert keeping_all == sum(q.name == primitive for q in once.equations), primitive
 
 
-@pytest.mark.parametrize(("name", "budget"), BUDGETS)
+@pytest.mark.parametrize(("name", "budget"), cases(BUDGETED))
 def test_the_recomputation_survives_compilation(name, budget):
     plan = make_plan(name, budget)
     planned_rise = plan.predicted.flops - make_plan(name, None).predicted.flops
@@ -155,7 +161,7 @@ def test_the_recomputation_survives_compilation(name, budget):
     assert 0.75 * planned_rise <= rise <= 1.1 * planned_rise  # XLA leaves out of a convolution what meets its padding
 
 
-@pytest.mark.parametrize(("name", "budget", "tolerance"), STEPS)
+@pytest.mark.parametrize(("name", "budget", "tolerance"), cases(STEPS))
 def test_the_compiled_size_is_the_planned_peak(name, budget, tolerance):
     plan = make_plan(name, budget)
     assert compiled(name, budget).temp_bytes == pytest.approx(plan.predicted.peak_bytes, rel=tolerance)
