@@ -120,7 +120,7 @@ def _plan(
 
     def report(message: str, done: int, total: int) -> None:
         if tell is not None:
-            tell(Progress(f"{message} ({done} of {total})", time.perf_counter() - start, math.inf, -math.inf))
+            tell(Progress(f"{message} ({done} of {total})", time.perf_counter() - start, math.nan, math.nan))
 
     planner = planner_for(loss, call, costs=costs, report=report, **wanted)
     limits = [] if device_memory is None else [temp_budget(planner.fused, call, device_memory, reserved)]

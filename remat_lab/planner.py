@@ -145,7 +145,7 @@ class Planner:
         def tell(attempt: promise.Round, number: int) -> None:
             if progress is not None:
                 text = f"plan {number} compiles to {size(attempt.compiled_bytes)} of {size(budget)}"
-                progress(Progress(text, time.perf_counter() - start, math.inf, -math.inf))
+                progress(Progress(text, time.perf_counter() - start, math.nan, math.nan))
 
         try:
             plan, rounds = promise.hold(make, budget, tell=tell)

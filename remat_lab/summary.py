@@ -79,6 +79,8 @@ def solution_as_json(graph: Graph, solution: Solution, keep_all_peak: int) -> di
 
 def describe_progress(what: str, now: Progress) -> str:
     """One report of a solver on one line."""
+    if math.isnan(now.cost):
+        return f"{what}: {now.solver}"
     if not math.isfinite(now.cost):
         return f"{what}: {now.solver}, no plan yet"
     line = f"{what}: {now.solver}, cost {now.cost:.4g}"

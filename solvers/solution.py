@@ -27,7 +27,10 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One report while a solver runs: where it is, its best cost (infinite while there is none) and its proven bound."""
+    """One report while a solver runs: where it is, its best cost (infinite while there is none) and its proven bound.
+
+    Both are NaN in reports of what is no search, such as compiling a plan.
+    """
 
     solver: str
     seconds: float

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import os
 
 import pytest
@@ -13,7 +14,9 @@ from remat_lab.errors import InvalidArgument
 from remat_lab.labels import Box, place_labels
 from remat_lab.plots import draw, picture
 from remat_lab.report import as_text, read_comparison, write_json
+from remat_lab.summary import describe_progress
 from remat_lab.units import difference, percent, size, sparkline
+from solvers.solution import Progress
 
 MEMORY = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
 
@@ -204,6 +207,19 @@ def test_placed_labels_never_overlap(cases):
 def test_a_label_larger_than_its_bounds_is_still_placed():
     (box,) = place_labels([(5, 5)], [(50, 10)], Box(0, 0, 20, 20), marker=1)
     assert (box.width, box.height) == (50, 10)
+
+
+@pytest.mark.parametrize(
+    ("now", "line"),
+    [
+        (Progress("auto", 1.0, math.inf, 8.0), "solve: auto, no plan yet"),
+        (Progress("auto", 1.0, 10.0, 8.0), "solve: auto, cost 10, at most 20.0% above the best"),
+        (Progress("auto", 1.0, 10.0, -math.inf), "solve: auto, cost 10"),
+        (Progress("plan 2 compiles to 3 MB", 1.0, math.nan, math.nan), "solve: plan 2 compiles to 3 MB"),
+    ],
+)
+def test_progress_says_what_is_known(now, line):
+    assert describe_progress("solve", now) == line
 
 
 def test_numbers_for_people():
