@@ -96,8 +96,8 @@ bench: install ## every benchmark; results go to benchmarks/results
 bench-solvers: install ## the solvers on planning graphs
 	$(BIN)/python benchmarks/bench_solvers.py $(ARGS)
 
-bench-thousand: install ## compile the plans of a 1,001-layer ResNet: minutes a point (ARGS="--gb 3.3" for one)
-	$(BIN)/python benchmarks/bench_hierarchical.py --only --compile $(ARGS)
+bench-thousand: install ## compile the plans of a 1,001-layer ResNet: minutes a point (ARGS="--at 3.3" for one)
+	$(BIN)/python benchmarks/bench_hierarchical.py --parts compiled $(ARGS)
 
 clean: ## remove environments, caches and builds
 	rm -rf .venv .venv-oldest build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
