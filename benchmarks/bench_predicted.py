@@ -1,11 +1,15 @@
-"""Claim: a plan's predicted peak is what its program compiles to: within 3 % at the median and 8 % at worst on the CPU, for
-ResNet-20, ResNet-50 (224 x 224, batch 8), a transformer of 6 layers, a U-Net and an LSTM, each keeping all, and at 0.7, 0.5 and
-0.35 of that.
+"""Claim: what a plan predicts is what its program compiles to, and no plan that is held to its budget compiles above it.
 
-Appends one line per plan to benchmarks/results/predicted.jsonl; plans that the file already has, for the same versions and
-label, are not made again. Options: --model NAME and --budget FRACTION, both repeatable; --label TEXT for the code's state.
-XLA also puts temporaries into the buffers of results that are not written yet, which no prediction counts on: networks with
-large gradients compile to less than predicted.
+Predicted and compiled temporaries differ by at most 3 % at the median and 8 % at worst on the CPU, 10 % on h200 ahead of time,
+for ResNet-20, ResNet-50 (224 x 224, batch 8), a transformer of 6 layers, a U-Net and an LSTM, each keeping all, and at 0.7, 0.5
+and 0.35 of that. `predicted_bytes` is `plan.predicted.temp_bytes`: without the temporaries that XLA keeps in buffers of results
+that are not written yet. The differences are those of the first plan, `check="planned"`. Where that compiles above its budget,
+the row also has what `check="compiled"` comes to.
+
+Appends one line per plan to benchmarks/results/predicted.jsonl; plans that the file already has, for the same versions, target
+and label, are not made again. Options, repeatable: --target NAME, --model NAME and --budget FRACTION; --label TEXT for the
+code's state. Targets other than the CPU are compiled for ahead of time, which takes their extra. TPUs are asked with
+xla_msa_enable=false, which keeps everything in HBM.
 
 Nothing is run, only compiled, so a busy machine changes no figure but the plans that the solver finds in time.
 """
@@ -14,17 +18,25 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 from collections.abc import Callable, Iterable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-import remat_lab as rl
-from experiments.models import lstm, resnet, transformer, unet
-from experiments.models.model import Model
-from remat_lab.environment import describe
-from remat_lab.measure import SCHEDULERS, compile_program
-from solvers.errors import InfeasibleBudget
+from remat_lab.quiet import quiet_without_devices
+
+quiet_without_devices()
+
+from bench_targets import target_named  # noqa: E402
+
+from experiments.models import lstm, resnet, transformer, unet  # noqa: E402 - after the above, or JAX looks for devices
+from experiments.models.model import Model  # noqa: E402
+from remat_lab.api import as_loss, planner_for  # noqa: E402
+from remat_lab.environment import describe  # noqa: E402
+from remat_lab.planner import Planner  # noqa: E402
+from solvers.errors import InfeasibleBudget  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "predicted.jsonl"
 SOLVER_SECONDS = 10.0
@@ -38,49 +50,66 @@ MODELS: dict[str, Callable[[], Model]] = {
     ),
 }
 BUDGETS = (None, 0.7, 0.5, 0.35)
+MEDIAN = 0.03  # claimed of the misses
+WORST = {"cpu": 0.08, "h200": 0.1}
 
 
-def measure(name: str, budget: float | None) -> dict[str, Any]:
-    """Plans one model under one budget and compiles the plan."""
-    model = MODELS[name]()
-    row: dict[str, Any] = {"model": name, "budget": budget}
+def measure(planner: Planner, budget: float | None) -> dict[str, Any]:
+    """Plans under one budget and compiles the plan; again, held to the budget, if it is above."""
+    given = planner.bytes_of(budget)
     try:
-        plan = rl.plan(
-            model.loss, *model.args, has_aux=model.has_aux, budget=budget, time_limit=SOLVER_SECONDS, check="planned"
-        )
+        plan = planner.plan(given, time_limit=SOLVER_SECONDS, check="planned")
     except InfeasibleBudget as error:
-        return {**row, "status": "infeasible", "minimum_bytes": error.minimum}
-    options = SCHEDULERS["memory"]
-    compiled = compile_program(plan.value_and_grad(), *model.args, compiler_options=options)
+        return {"status": "infeasible", "budget_bytes": given, "minimum_bytes": error.minimum, **held(planner, given)}
     at = max(range(len(plan.predicted.live)), key=plan.predicted.live.__getitem__)
+    kept = given is None or plan.compiled_bytes <= given
     return {
-        **row,
         "status": plan.solution.status.value,
-        "predicted_bytes": plan.predicted.peak_bytes,
-        "compiled_bytes": compiled.temp_bytes,
-        "compiled_over_predicted": compiled.temp_bytes / plan.predicted.peak_bytes,
-        "compile_seconds": compiled.seconds,
+        "budget_bytes": given,
+        "planned_bytes": plan.planned_bytes,
+        "predicted_bytes": plan.predicted.temp_bytes,
+        "compiled_bytes": plan.compiled_bytes,
+        "compiled_over_predicted": plan.compiled_bytes / plan.predicted.temp_bytes,
+        "compile_seconds": plan.compiled.seconds,
         "peak_step": plan.graph.nodes[plan.schedule.order[at]].name,
+        "within_budget": kept,
+        **({} if kept else held(planner, given)),
     }
 
 
-def already(path: Path, label: str) -> dict[tuple[str, float | None], dict[str, Any]]:
-    """The rows that the file has for this label and these versions, by model and budget."""
+def held(planner: Planner, budget: int | None) -> dict[str, Any]:
+    """What comes of the promise: the compiled size of the plan returned, or the smallest named by the error."""
+    try:
+        plan = planner.plan(budget, time_limit=SOLVER_SECONDS)
+    except InfeasibleBudget as error:
+        return {"held": {"status": "infeasible", "minimum_bytes": error.minimum}}
+    rounds = [attempt.compiled_bytes for attempt in plan.rounds]
+    found = {"status": plan.solution.status.value, "compiled_bytes": plan.compiled_bytes, "plain_step": plan.unscheduled}
+    return {"held": {**found, "rounds": rounds}}
+
+
+def already(path: Path, label: str) -> dict[tuple[str, str, float | None], dict[str, Any]]:
+    """The rows that the file has for this label and these versions, by target, model and budget."""
     versions = describe()["versions"]
     lines = path.read_text().splitlines() if path.exists() else []
     rows = [row for row in map(json.loads, lines) if row["label"] == label and row["environment"]["versions"] == versions]
-    return {(row["model"], row["budget"]): row for row in rows}
+    return {(row["target"], row["model"], row["budget"]): row for row in rows}
 
 
-def run(models: Iterable[str], budgets: Iterable[float | None], label: str, path: Path) -> list[dict[str, Any]]:
+def run(
+    targets: Iterable[str], models: Iterable[str], budgets: Iterable[float | None], label: str, path: Path
+) -> list[dict[str, Any]]:
     """Makes the rows that are missing; all rows asked for."""
     known = already(path, label)
     rows = []
-    for name in models:
+    for target, name in product(targets, models):
+        planner: Planner | None = None
         for budget in budgets:
-            row = known.get((name, budget))
+            row = known.get((target, name, budget))
             if row is None:
-                row = {"label": label, **measure(name, budget), "environment": describe()}
+                planner = planner or planner_of(MODELS[name](), target)
+                about = {"label": label, "target": target, "model": name, "budget": budget}
+                row = {**about, **measure(planner, budget), "environment": describe()}
                 path.parent.mkdir(exist_ok=True)
                 with path.open("a") as file:
                     file.write(json.dumps(row) + "\n")
@@ -89,31 +118,49 @@ def run(models: Iterable[str], budgets: Iterable[float | None], label: str, path
     return rows
 
 
+def planner_of(model: Model, target: str) -> Planner:
+    """The step, traced and grouped for a target."""
+    loss = as_loss(model.loss, model.argnums, model.has_aux, (), ())
+    return planner_for(loss, loss.call(model.args, {}), target=target_named(target))
+
+
 def as_text(row: dict[str, Any]) -> str:
     """One line of the table."""
-    head = f"{row['model']:<12} {'keep all' if row['budget'] is None else row['budget']!s:>8}"
+    head = f"{row['target']:<5} {row['model']:<12} {'keep all' if row['budget'] is None else row['budget']!s:>8}"
+    promise = row.get("held", {})
+    after = ""
+    if "compiled_bytes" in promise:
+        after = f"; held to it {promise['compiled_bytes'] / 1e6:.2f} MB after {len(promise['rounds'])} plans"
+    elif promise:
+        after = f"; cannot be held to it: smallest {promise['minimum_bytes'] / 1e6:.2f} MB"
     if row["status"] == "infeasible":
-        return f"{head} infeasible; smallest known {row['minimum_bytes'] / 1e6:.1f} MB"
+        return f"{head} infeasible as planned: smallest known {row['minimum_bytes'] / 1e6:.1f} MB{after}"
     return (
         f"{head} predicted {row['predicted_bytes'] / 1e6:8.2f} MB, compiled {row['compiled_bytes'] / 1e6:8.2f} MB "
-        f"({row['compiled_over_predicted'] - 1:+.1%}), peak at {row['peak_step']}"
+        f"({row['compiled_over_predicted'] - 1:+.1%}), {'within' if row['within_budget'] else 'above'} its budget{after}"
     )
 
 
 def main() -> None:
     """Runs what is asked for, then holds it to the claim."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", action="append", help="only this one: cpu (the default), or a name of `remat-lab targets`")
     parser.add_argument("--model", action="append", choices=MODELS, help="only this model")
     parser.add_argument("--budget", action="append", type=float, help="only this fraction of the keep-all peak; 1 keeps all")
     parser.add_argument("--label", default="", help="rows with other labels are not reused")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where to append")
     options = parser.parse_args()
     budgets = BUDGETS if options.budget is None else [None if b >= 1 else b for b in options.budget]
-    rows = run(options.model or MODELS, budgets, options.label, options.out)
-    misses = [abs(row["compiled_over_predicted"] - 1) for row in rows if row["status"] != "infeasible"]
-    print(f"{len(misses)} plans: median miss {statistics.median(misses):.1%}, worst {max(misses):.1%}")
-    assert statistics.median(misses) <= 0.03, "the median miss is above 3 %"
-    assert max(misses) <= 0.08, "the worst miss is above 8 %"
+    rows = run(options.target or ["cpu"], options.model or MODELS, budgets, options.label, options.out)
+    for target in dict.fromkeys(row["target"] for row in rows):
+        mine = [row for row in rows if row["target"] == target]
+        misses = [abs(row["compiled_over_predicted"] - 1) for row in mine if row["status"] != "infeasible"]
+        print(f"{target}: {len(misses)} plans, median miss {statistics.median(misses):.1%}, worst {max(misses):.1%}")
+        if target in WORST:
+            assert statistics.median(misses) <= MEDIAN, f"the median miss is above {MEDIAN:.0%}"
+            assert max(misses) <= WORST[target], f"the worst miss is above {WORST[target]:.0%}"
+        for row in mine:
+            assert row.get("held", {}).get("compiled_bytes", 0) <= (row["budget_bytes"] or math.inf), "a promise is broken"
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from remat_lab.fuse import Fused
+from solvers.lending import lend
 from solvers.schedule import Schedule
 from solvers.simulate import keep_all_peak, simulate
 
@@ -14,7 +15,9 @@ class Predicted:
     """What a plan promises, by simulation.
 
     Attributes:
-        peak_bytes: peak of temporaries: what the budget is about.
+        peak_bytes: peak of temporaries, each in memory of its own: what solvers keep within the budget.
+        temp_bytes: peak of those temporaries that XLA does not put into buffers of results that are not yet written (see
+            `solvers.lending`): what the program should compile to.
         total_bytes: peak with the program's results counted as well; arguments are in neither.
         keep_all_peak_bytes: peak of temporaries if every value is kept until its last use.
         flops: of the whole step.
@@ -24,6 +27,7 @@ class Predicted:
     """
 
     peak_bytes: int
+    temp_bytes: int
     total_bytes: int
     keep_all_peak_bytes: int
     flops: float
@@ -45,6 +49,7 @@ def predict(fused: Fused, schedule: Schedule, plain: Fused) -> Predicted:
     once, flops = plain.flops(plain.graph.steps), fused.flops(order)
     return Predicted(
         peak_bytes=result.peak,
+        temp_bytes=lend(graph, schedule).peak,
         total_bytes=result.peak_total,
         keep_all_peak_bytes=keep_all_peak(plain.graph),
         flops=flops,

@@ -104,26 +104,34 @@ def _written_operand(program: Program, equations: Sequence[int]) -> int:
     for k in equations:
         q = program.equations[k]
         if q.name in REDUCTIONS:
-            largest += sum(program.bytes[v] for v in q.reads if _selects(program, inside, v))
+            largest += sum(program.bytes[v] * _arrays_before(program, inside, q, v) for v in q.reads)
         elif q.name == "concatenate":
             largest = max(largest, max((program.bytes[v] for v in q.reads if _computed(inside, v)), default=0))
     return largest
 
 
-def _selects(program: Program, inside: Mapping[int, Equation], value: int) -> bool:
-    """Whether computing a value inside of a step selects among elements as many as its own."""
-    todo, seen, length = [value], {value}, _elements(program, value)
+def _arrays_before(program: Program, inside: Mapping[int, Equation], reduction: Equation, value: int) -> int:
+    """How many arrays as long as an operand of a reduction are written for it inside of its step.
+
+    That is one for whatever selects among its elements, and, unless rows are reduced, one for each smaller array that is
+    repeated: the kernels that reduce other dimensions read their operands whole.
+    """
+    length, rank = _elements(program, value), len(getattr(program.avals[value], "shape", ()))
+    in_rows = rank - 1 in reduction.eqn.params.get("axes", ())
+    selects, repeated, todo, seen = False, 0, [(value, False)], {(value, False)}
     while todo:
-        q = inside.get(todo.pop())
+        v, behind = todo.pop()
+        q = inside.get(v)
         if q is None:
             continue
-        if q.name == "select_n":
-            return True
-        for v in q.reads:
-            if v not in seen and _elements(program, v) == length:
-                seen.add(v)
-                todo.append(v)
-    return False
+        selects |= q.name == "select_n"
+        repeated += not (behind or in_rows) and q.name == "broadcast_in_dim" and any(_elements(program, u) > 1 for u in q.reads)
+        for u in q.reads:
+            step = (u, behind or q.name == "select_n")
+            if step not in seen and _elements(program, u) == length:
+                seen.add(step)
+                todo.append(step)
+    return selects + repeated
 
 
 def _computed(inside: Mapping[int, Equation], value: int) -> bool:

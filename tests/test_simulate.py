@@ -12,6 +12,7 @@ from strategies import graphs, orders, training_graphs
 
 from solvers.errors import InvalidSchedule
 from solvers.graph import Graph, Node, chain, training_chain
+from solvers.lending import lend
 from solvers.schedule import Compute, Free, Schedule
 from solvers.simulate import simulate
 
@@ -183,3 +184,34 @@ def test_text_form() -> None:
         "compute   c; free b",
     ]
     assert schedule.recomputed == {0: 1, 1: 1}
+
+
+def test_temporaries_lie_in_buffers_of_results_that_are_not_yet_written() -> None:
+    """Two of them one after the other in the small buffer, none while its result is there or read where it is written."""
+    nodes = (
+        Node("a", 1, 4),
+        Node("b", 1, 4, (0,)),
+        Node("c", 1, 4, (1,)),
+        Node("d", 1, 3, (2,), workspace=2),
+        Node("small", 1, 4, (3,), external=True),
+        Node("e", 1, 5, (3,)),
+        Node("large", 1, 6, (5,), external=True),
+    )
+    graph = Graph(nodes, (4, 6))
+    found = lend(graph, Schedule.from_order(graph, graph.steps))
+    # By size: e is read where the large result is written; a and c fill the small buffer, b and d the large one, and no room
+    # is left for d's workspace.
+    assert found.lent == (4, 8, 8, 7, 3, 3, 0)
+    assert found.live == (0, 0, 0, 2, 0, 5, 5)
+    assert found.peak == 5
+
+
+@given(st.data())
+def test_lending_moves_bytes_and_keeps_their_sum(data: st.DataObject) -> None:
+    graph = data.draw(training_graphs())
+    schedule = Schedule.from_order(graph, data.draw(orders(graph)))
+    result, found = simulate(graph, schedule), lend(graph, schedule)
+    assert tuple(map(int.__add__, found.live, found.lent)) == result.live
+    assert found.peak == max(found.live) <= result.peak
+    room = sum(node.size for node in graph.nodes if node.external)
+    assert max(found.lent) <= room

@@ -39,8 +39,8 @@ def loss_of_convolution(x, kernel):
 
 X = floats(8, 128, 128)
 HEADS = floats(8, 128, 4, 32)
-ATTENTION = floats(8, 4, 128, 128)
-IMAGE, KERNEL = floats(8, 32, 32, 16), floats(3, 3, 16, 16)
+ATTENTION, ROWS = floats(8, 4, 128, 128), floats(8, 4, 128, 1)
+IMAGE, KERNEL, CHANNELS = floats(8, 32, 32, 16), floats(3, 3, 16, 16), floats(1, 1, 1, 16)
 
 STEPS = {
     "dot": (einsum("blk,km->blm"), (X, floats(128, 512))),
@@ -63,6 +63,11 @@ STEPS = {
     "reduction of exponentials": (lambda x: jnp.sum(jnp.exp(x), axis=-1), (ATTENTION,)),
     "reduction of a selection": (lambda x, y: jnp.sum(jnp.where(x > y, x, 0.0), axis=(0, 1, 2)), (IMAGE, IMAGE)),
     "gradient of relu, reduced": (lambda x, y: jnp.sum(jnp.where(x > 0, y, 0.0) * y, axis=-1), (ATTENTION, ATTENTION)),
+    "gradient of a mean, normalised": (
+        lambda x, y, m, s: jnp.sum(jnp.where(x > 0, y, 0.0) * ((x - m) * s), axis=(0, 1, 2)),
+        (IMAGE, IMAGE, CHANNELS, CHANNELS),
+    ),
+    "rows scaled and reduced": (lambda x, s: jnp.sum(jnp.where(x > s, x - s, 0.0), axis=-1), (ATTENTION, ROWS)),
     "elementwise": (lambda x, y: jnp.tanh(x) * y, (IMAGE, IMAGE)),
 }
 
