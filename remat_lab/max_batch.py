@@ -68,7 +68,8 @@ def max_batch(
     """Finds the largest batch whose step, planned, fits a device.
 
     Batches are doubled until one does not fit, then halved in between. These plans trust their predictions; the largest is then
-    held to the device's memory as compiled, and gives way to smaller ones until one is.
+    held to the device's memory as compiled, and gives way to smaller ones until one is. Each batch is traced anew, which takes
+    about a second: sizes grow with the batch, but the compiler's work space and what is worth writing need not.
 
     Args:
         make: from a batch size to `(loss, args)` or to an object with `loss`, `args`, and optionally `argnums` and `has_aux`.
@@ -115,8 +116,7 @@ def max_batch(
     low, high = _bisect(fits, low, high, precision)
     if check == "compiled":
         plans.clear()
-        while low and not fits(low, "compiled"):
-            low -= max(1, int(low * precision))
+        low = _confirm(lambda batch: fits(batch, "compiled"), low, precision)
     return MaxBatch(low, plans.get(low), tuple(attempts))
 
 
@@ -136,6 +136,20 @@ def _bisect(fits: Callable[[int], bool], low: int, high: int, precision: float) 
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low, high
+
+
+def _confirm(fits: Callable[[int], bool], batch: int, precision: float) -> int:
+    """The largest batch up to this one that fits as compiled, or 0: down in steps that double, then halved in between."""
+    if batch == 0 or fits(batch):
+        return batch
+    step, low, high = max(1, int(batch * precision)), 0, batch
+    while low == 0 and high > 1:
+        trial = max(1, high - step)
+        if fits(trial):
+            low = trial
+        else:
+            high, step = trial, 2 * step
+    return _bisect(fits, low, high, precision)[0] if low else 0
 
 
 def _try(

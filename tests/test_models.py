@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.models import dropout_mlp, mlp, mobilenet, resnet, transformer, unet, vgg
+from experiments.models import dropout_mlp, mlp, mobilenet, resnet, transformer, unet, vgg, vgg_unet
 from experiments.models.arguments import floats, integers, key, materialise
 
 FACTORIES = {
@@ -29,6 +29,7 @@ FACTORIES = {
     ),
     "unet": (unet.loss, {"levels": 2, "batch": 2, "image": (8, 12), "width": 4}),
     "vgg": (vgg.loss, {"convolutions": (1, 2), "batch": 2, "image": 8, "width": 4, "hidden": 8, "classes": 10}),
+    "vgg_unet": (vgg_unet.loss, {"convolutions": (1, 1), "batch": 2, "image": (8, 12), "width": 4, "classes": 3}),
     "mobilenet": (mobilenet.loss, {"blocks": [(2, 1), (4, 2)], "batch": 2, "image": 16, "width": 4, "classes": 10}),
 }
 BLOCKS = {
@@ -113,6 +114,7 @@ NETWORKS = {
     "transformer": lambda wrap: transformer.Transformer(2, 8, 2, 16, wrap(transformer.Block)),
     "unet": lambda wrap: unet.UNet(2, 4, 4, wrap(unet.Block)),
     "vgg": lambda wrap: vgg.VGG((1, 2), 4, 8, 10, wrap(vgg.Stage)),
+    "vgg_unet": lambda wrap: vgg_unet.VGGUNet((1, 1), 4, 3, wrap(vgg.Stage)),
     "mobilenet": lambda wrap: mobilenet.MobileNet(((2, 1), (4, 2)), 4, 10, wrap(mobilenet.Separable)),
 }
 
@@ -217,6 +219,8 @@ def test_factories_allocate_no_model():
         (vgg.loss, {"hidden": 0}, "hidden=0.*at least 1"),
         (vgg.loss, {"convolutions": ()}, r"convolutions=\(\): one positive number"),
         (vgg.loss, {"image": 48}, "image=48 cannot be halved 5 times: use a multiple of 32"),
+        (vgg_unet.loss, {"image": (8,)}, r"image=\(8,\).*a height and a width"),
+        (vgg_unet.loss, {"image": (16, 24)}, r"image=\(16, 24\) cannot be halved 4 times"),
         (mobilenet.loss, {"width": 0}, "width=0.*at least 1"),
         (mobilenet.loss, {"blocks": [(2, 0)]}, r"blocks=\[\(2, 0\)\]: for each block"),
     ],
