@@ -78,6 +78,15 @@ class Program:
         return {v: k for k, q in enumerate(self.equations) for v in q.outs}
 
     @cached_property
+    def readers(self) -> dict[int, list[int]]:
+        """For each value that equations read, their positions."""
+        found: dict[int, list[int]] = {}
+        for k, q in enumerate(self.equations):
+            for v in dict.fromkeys(q.reads):
+                found.setdefault(v, []).append(k)
+        return found
+
+    @cached_property
     def bytes(self) -> tuple[int, ...]:
         """Bytes of each value."""
         return tuple(map(nbytes, self.avals))

@@ -65,7 +65,7 @@ def steps_of(program: Program, kernels: Sequence[TaggedKernel], last_primal: int
 
 def _traces(program: Program, kernels: Sequence[TaggedKernel]) -> Traces:
     """For each equation the arrays that carry its tag, with the kernels that write them."""
-    base, readers = base_values(program), readers_of(program)
+    base, readers = base_values(program), program.readers
     found: Traces = {}
     for i, kernel in enumerate(kernels):
         for result in kernel.results:
@@ -94,7 +94,7 @@ def _owners(program: Program, traces: Traces) -> dict[int, int]:
     convolution, which is sliced where it is read, belongs to its reader if there is only one. Of an equation that fuses, a
     smaller array is what algebra made of it.
     """
-    readers = readers_of(program)
+    readers = program.readers
     owners: dict[int, int] = {}
     padded: list[int] = []
     for k, found in traces.items():
@@ -142,15 +142,6 @@ def _summed(program: Program, readers: Mapping[int, list[int]], k: int, size: in
     return k
 
 
-def readers_of(program: Program) -> dict[int, list[int]]:
-    """For each value, the equations that read it."""
-    readers: dict[int, list[int]] = {}
-    for k, q in enumerate(program.equations):
-        for v in dict.fromkeys(q.reads):
-            readers.setdefault(v, []).append(k)
-    return readers
-
-
 def _missing(program: Program, written: list[bool]) -> list[int]:
     """Equations that no kernel owns up to but that must be steps; `written` is brought up to date.
 
@@ -159,7 +150,7 @@ def _missing(program: Program, written: list[bool]) -> list[int]:
     """
     base = base_values(program)
     leaves = {base[v] for v in program.outputs if isinstance(v, int)}
-    readers = readers_of(program)
+    readers = program.readers
     found: list[int] = []
 
     def add(k: int) -> None:
@@ -246,7 +237,7 @@ def _joined(program: Program, k: int, traces: Traces) -> bool:
     q = program.equations[k]
     if q.name != "dot_general":
         return False
-    readers, own = readers_of(program), elements(program, q.outs[0])
+    readers, own = program.readers, elements(program, q.outs[0])
     beside = {c for v in q.reads for c in readers[v] if program.equations[c].name == "dot_general" and c not in traces}
     extra = {result.elements - own for _, result in traces[k]}
     return bool(beside) and max(extra) == sum(elements(program, program.equations[c].outs[0]) for c in beside)

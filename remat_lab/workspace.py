@@ -113,25 +113,41 @@ def _written_operand(program: Program, equations: Sequence[int]) -> int:
 def _arrays_before(program: Program, inside: Mapping[int, Equation], reduction: Equation, value: int) -> int:
     """How many arrays as long as an operand of a reduction are written for it inside of its step.
 
-    That is one for whatever selects among its elements, and, unless rows are reduced, one for each smaller array that is
-    repeated: the kernels that reduce other dimensions read their operands whole.
+    That is one for whatever selects among its elements. Unless rows are reduced, it is also one for each smaller array that is
+    repeated to that length elsewhere, too: the compiler makes one array of both, where the order of steps does not forbid it,
+    and kernels of reductions repeat only what is theirs alone.
     """
     length, rank = _elements(program, value), len(getattr(program.avals[value], "shape", ()))
     in_rows = rank - 1 in reduction.eqn.params.get("axes", ())
-    selects, repeated, todo, seen = False, 0, [(value, False)], {(value, False)}
+    path, smaller, todo = {id(reduction)}, set[int](), [value]
+    selects = False
     while todo:
-        v, behind = todo.pop()
-        q = inside.get(v)
-        if q is None:
+        q = inside.get(todo.pop())
+        if q is None or id(q) in path:
             continue
-        selects |= q.name == "select_n"
-        repeated += not (behind or in_rows) and q.name == "broadcast_in_dim" and any(_elements(program, u) > 1 for u in q.reads)
-        for u in q.reads:
-            step = (u, behind or q.name == "select_n")
-            if step not in seen and _elements(program, u) == length:
-                seen.add(step)
-                todo.append(step)
-    return selects + repeated
+        path.add(id(q))
+        if q.name == "select_n":
+            selects = True
+            continue
+        todo += [u for u in q.reads if _elements(program, u) == length]
+        smaller.update(u for u in q.reads if 1 < _elements(program, u) < length)
+    return selects + (0 if in_rows else sum(_is_repeated_elsewhere(program, u, length, path) for u in smaller))
+
+
+def _is_repeated_elsewhere(program: Program, value: int, length: int, path: set[int]) -> bool:
+    """Whether equations outside of a path make an array of this length of a value, or read one that the path makes of it."""
+    todo, seen = [value], {value}
+    while todo:
+        v = todo.pop()
+        for k in program.readers.get(v, ()):
+            q = program.equations[k]
+            made = [o for o in q.outs if _elements(program, o) == length]
+            if id(q) in path:
+                todo += [o for o in made if o not in seen]
+                seen.update(made)
+            elif made or v != value:
+                return True
+    return False
 
 
 def _computed(inside: Mapping[int, Equation], value: int) -> bool:

@@ -10,11 +10,14 @@ import pytest
 from flax import linen as nn
 from jax import lax
 
+from remat_lab.emit import run_schedule
 from remat_lab.flatten import flatten
 from remat_lab.fuse import fuse
+from remat_lab.measure import SCHEDULERS, compile_program
 from remat_lab.profile_step import step_program
 from remat_lab.profile_timer import compile_step
 from remat_lab.workspace import copies, step_copies
+from solvers.schedule import Schedule
 
 
 def floats(*shape):
@@ -101,3 +104,23 @@ def test_what_is_selected_is_written_before_it_is_reduced():
     program = flatten(jax.make_jaxpr(both)(floats(64, 8), floats(64, 8)))
     fused = fuse(program)
     assert sorted(step_copies(program, group.equations) for group in fused.groups.values()) == [0, 0, 4 * 64 * 8]
+
+
+@pytest.mark.parametrize(("elsewhere", "expected"), [(False, 1), (True, 2)])
+def test_what_is_repeated_for_a_reduction_and_elsewhere_is_written_for_the_reduction(elsewhere, expected):
+    def fun(x, y, scale):
+        total = jnp.sum(jnp.where(x > 0, y, 0.0) * scale, axis=(0, 1, 2))
+        return (jnp.sin(x) * scale, total) if elsewhere else total
+
+    args = floats(8, 64, 64, 16), floats(8, 64, 64, 16), floats(8, 1, 1, 16)
+    program = flatten(jax.make_jaxpr(fun)(*args))
+    fused = fuse(program)
+    (reduction,) = (g for g in fused.groups.values() if program.equations[g.root].name == "reduce_sum")
+    whole = program.bytes[program.inputs[0]]
+    assert step_copies(program, reduction.equations) == expected * whole
+    if jax.__version_info__ >= (0, 12):
+        schedule = Schedule.from_order(fused.graph, fused.graph.steps)
+        run = partial(run_schedule, fused, schedule, program)
+        compiled = compile_program(run, args, compiler_options=SCHEDULERS["memory"])
+        lent = whole if elsewhere else 0  # the buffer of the result that comes later holds one of them
+        assert abs(compiled.temp_bytes + lent - expected * whole) <= 0.02 * whole
