@@ -17,9 +17,10 @@ from itertools import accumulate, pairwise
 from solvers.errors import UnsupportedGraph
 from solvers.graph import Graph
 
-# Together, the values too small to decide about take at most this fraction of all bytes, and each at most this fraction of
-# the largest value.
+# Together, the values too small to decide about take at most this fraction of all bytes and of the largest value's, and each at
+# most this fraction of the largest value's. Without the second they would grow with depth, and every plan's memory with them.
 _NEGLIGIBLE_TOTAL = 1 / 100
+_NEGLIGIBLE_TOTAL_OF_LARGEST = 1 / 2
 _NEGLIGIBLE_EACH = 1 / 16
 
 
@@ -227,8 +228,9 @@ def even_cuts(cuts: Sequence[int], weights: Sequence[int], pieces: int, start: i
 
 def _negligible(graph: Graph, steps: Sequence[int]) -> set[int]:
     sizes = {v: sum(graph.nodes[w].charge for w in graph.written(v)) for v in steps}
-    each = max(sizes.values()) * _NEGLIGIBLE_EACH
-    room = sum(sizes.values()) * _NEGLIGIBLE_TOTAL
+    largest = max(sizes.values())
+    each = largest * _NEGLIGIBLE_EACH
+    room = min(sum(sizes.values()) * _NEGLIGIBLE_TOTAL, largest * _NEGLIGIBLE_TOTAL_OF_LARGEST)
     found: set[int] = set()
     for v in sorted(steps, key=lambda v: (sizes[v], v)):
         room -= sizes[v]

@@ -26,7 +26,10 @@ from remat_lab.api import analyse, as_loss
 from remat_lab.cli import app
 from remat_lab.errors import InvalidArgument
 from solvers.errors import InfeasibleBudget
+from solvers.graph import Graph, Node
 from solvers.liveness import assign, overlapping
+from solvers.segments import Forward
+from solvers.solve import solve
 
 MODULES = (resnet_depth, mlp_depth, lstm_length, step_time, memory_time, predicted, optimality)
 EXPERIMENTS = {module.EXPERIMENT.name: module.EXPERIMENT for module in MODULES}
@@ -343,6 +346,26 @@ def test_memory_grows_as_the_paper_says():
     assert by_strategy["sqrt(n)"]["extra_flops"] < 1 / 3
     assert by_strategy["keep all"]["extra_flops"] == 0
     assert exponents(rows, "depth", 128) == []  # two sizes prove nothing
+
+
+def _with_masks(layers):
+    """A chain whose backward pass also reads a mask of each layer, a 64th of it in bytes."""
+    nodes = []
+    for i in range(layers):
+        nodes += [Node(f"f{i}", 1, 64, (2 * i - 2,) if i else ()), Node(f"mask{i}", 1, 1, (2 * i,))]
+    for i in reversed(range(layers)):
+        above = (len(nodes) - 1,) if i < layers - 1 else ()
+        nodes.append(Node(f"b{i}", 1, 64, (2 * i, 2 * i + 1, *above), backward=True, external=not i))
+    return Graph(tuple(nodes), (len(nodes) - 1,))
+
+
+@pytest.mark.parametrize("solver", ["sqrt", "chen"])
+def test_what_is_too_small_to_decide_about_does_not_grow_with_depth(solver):
+    """A hundredth of all bytes, once always kept, made memory grow linearly in the end."""
+    graphs = {n: _with_masks(n) for n in (64, 256, 1024)}
+    for graph in graphs.values():
+        assert sum(graph.nodes[v].charge for v in Forward.of(graph).kept) <= 32
+    assert exponent([(n, solve(graph, None, solver).peak) for n, graph in graphs.items()]) == pytest.approx(0.5, abs=0.05)
 
 
 @pytest.mark.slow
