@@ -43,7 +43,7 @@ class Row:
         argument_bytes: XLA's argument bytes.
         output_bytes: XLA's output bytes.
         planned_extra_flops_ratio: recomputed FLOPs over those of computing everything once.
-        compiled_flops: FLOPs of the executable by XLA's cost analysis.
+        compiled_flops: FLOPs of the executable by XLA's cost analysis, with loops' later trips, which that leaves out.
         compiled_extra_flops_ratio: these over plain JAX's, minus 1.
         step_seconds: median of the timed rounds.
         step_time_ratio: median over rounds of the time relative to plain JAX in the same round.

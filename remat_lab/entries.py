@@ -21,16 +21,22 @@ from solvers.solution import Progress
 
 
 def plans_of(
-    job: Job, planner: Planner, chosen: Sequence[Strategy], solver: str, limits: Mapping[str, Any]
+    job: Job,
+    planner: Planner,
+    chosen: Sequence[Strategy],
+    solver: str,
+    limits: Mapping[str, Any],
+    known: Mapping[int, Plan] | None = None,
 ) -> dict[int, Outcome]:
-    """The optimal plans, by budget in bytes."""
+    """The optimal plans, by budget in bytes; some may be known already."""
     names = {planner.bytes_of(strategy.budget): strategy.name for strategy in chosen if strategy.family == "optimal"}
 
     def tell(budget: int) -> Callable[[Progress], None]:
         job.report.start(f"plan {names[budget]}")
         return lambda now: job.report.start(describe_progress(f"plan {names[budget]}", now))
 
-    return plan_all(planner, [budget for budget in names if budget is not None], solver=solver, tell=tell, **limits)
+    budgets = [budget for budget in names if budget is not None]
+    return plan_all(planner, budgets, solver=solver, tell=tell, known=known, **limits)
 
 
 def prepare(job: Job, strategy: Strategy, planner: Planner, plans: Mapping[int, Outcome], limits: Mapping[str, Any]) -> Entry:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,7 @@ def plan_all(
     *,
     solver: str = "auto",
     tell: Callable[[int], Callable[[Progress], None] | None] = lambda budget: None,
+    known: Mapping[int, Plan] | None = None,
     **options: Any,
 ) -> dict[int, Outcome]:
     """Plans for every budget, from the smallest to the largest.
@@ -34,6 +35,7 @@ def plan_all(
         budgets: bytes.
         solver: a name from `solvers.available()`.
         tell: for a budget, what is called while its plan is made.
+        known: plans by budget that were made before.
         **options: further options of `Planner.plan`.
 
     Returns:
@@ -46,7 +48,8 @@ def plan_all(
     starts: list[tuple[int, ...]] = []
     for budget in sorted(set(budgets)):
         try:
-            plan = planner.plan(budget, solver=solver, starts=starts[-1:], progress=tell(budget), **options)
+            before = (known or {}).get(budget)
+            plan = before or planner.plan(budget, solver=solver, starts=starts[-1:], progress=tell(budget), **options)
         except (InvalidBudget, RematLabError):
             raise  # about the loss or the call, not about this budget
         except Exception as error:

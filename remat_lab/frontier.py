@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from remat_lab.entries import plans_of, prepare, settings_of
 from remat_lab.errors import InvalidArgument
 from remat_lab.fuse import CostRule
 from remat_lab.planner import Planner
+from remat_lab.plans import Plan
 from remat_lab.strategies import FIXED, Budget, Strategy
 from remat_lab.trial import Entry, Function, Job, Report, Reporter, compile_row, relative_flops, run_rows
 from solvers.errors import InfeasibleBudget
@@ -26,21 +27,27 @@ BASELINES = ("plain", "nn_remat", "dots_saveable", "dots_with_no_batch_dims_save
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """Where a baseline is better than every plan that needs no more than it.
+    """Where a baseline is better than every plan that needs no more memory than it.
 
     Attributes:
         baseline: the row of the baseline.
         scheduler: the scheduler under which its memory was taken.
-        plan: the cheapest plan within that memory; None if there is none.
-        cost: by how much that plan's modelled cost ratio is above the baseline's.
-        flops: the same of FLOPs as compiled, over plain JAX's.
+        measure: "cost" by the planner's model, or "FLOPs" as compiled; each is compared for itself.
+        plan: the best plan by that measure within that memory; None if there is none.
+        amount: by how much that plan's ratio is above the baseline's; None without a plan.
     """
 
     baseline: str
     scheduler: str
+    measure: str
     plan: str | None
-    cost: float | None
-    flops: float | None
+    amount: float | None
+
+
+MEASURES: dict[str, Callable[[Row], float | None]] = {
+    "cost": lambda row: 0.0 if row.family == "plain" else row.planned_extra_cost_ratio,
+    "FLOPs": lambda row: row.compiled_extra_flops_ratio,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,44 +56,30 @@ class Frontier:
 
     Attributes:
         comparison: a row for each baseline and each plan; plans from the smallest budget to keeping everything.
+        taken: where baselines are better than every schedule, before they became plans themselves.
     """
 
     comparison: Comparison
+    taken: tuple[Excess, ...] = ()
 
     @property
     def plans(self) -> list[Row]:
-        """The plans that there are, from the smallest budget up: compiled temp rises along them and cost falls."""
+        """The plans that there are; those of schedules from the smallest budget up: along them cost falls."""
         return [row for row in self.comparison.rows if row.family == "optimal" and row.compiled_temp_bytes is not None]
 
     @property
     def baselines(self) -> list[Row]:
         """Plain JAX and its policies as compiled."""
-        kept = [row for row in self.comparison.rows if row.family in ("plain", "policy")]
-        return [row for row in kept if row.compiled_temp_bytes is not None]
+        return _baselines(self.comparison.rows)
 
     def excesses(self) -> list[Excess]:
         """Where plain JAX or a policy, under any scheduler, is better than every plan within the memory that it takes there."""
-        found: list[Excess] = []
-        for row in self.baselines:
-            for scheduler, temp in row.compiled_temp_by_scheduler.items():
-                if temp is not None and (excess := self._excess(row, scheduler, temp)) is not None:
-                    found.append(excess)
-        return found
-
-    def _excess(self, row: Row, scheduler: str, temp: int) -> Excess | None:
-        within = [plan for plan in self.plans if (plan.compiled_temp_bytes or 0) <= temp]
-        best = min(within, key=lambda plan: plan.planned_extra_cost_ratio or 0.0, default=None)
-        if best is None:
-            return Excess(row.strategy, scheduler, None, None, None)
-        cost = (best.planned_extra_cost_ratio or 0.0) - (row.planned_extra_cost_ratio or 0.0)
-        flops = _difference(best.compiled_extra_flops_ratio, row.compiled_extra_flops_ratio)
-        if cost <= 0 and (flops is None or flops <= 0):
-            return None
-        return Excess(row.strategy, scheduler, best.strategy, cost, flops)
+        return find_excesses(self.baselines, self.plans)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready description, which the table and the picture are made from."""
-        return {**self.comparison.to_json(), "schema": SCHEMA, "excesses": [asdict(one) for one in self.excesses()]}
+        found = {"excesses": [asdict(one) for one in self.excesses()], "taken": [asdict(one) for one in self.taken]}
+        return {**self.comparison.to_json(), "schema": SCHEMA, **found}
 
     def save(self, path: str | Path) -> None:
         """Writes the JSON, whole or not at all."""
@@ -126,7 +119,8 @@ def frontier(
     """Plans one loss at many budgets, each held to its budget as compiled, beside plain JAX and its policies.
 
     Each search starts from the plan for the next smaller budget. Where plain JAX or a policy lies between the smallest plan and
-    keeping everything, a plan is also made for exactly the memory that it takes.
+    keeping everything, a plan is also made for exactly the memory that it takes. Where it is better than every schedule within
+    that memory nonetheless, by cost or by FLOPs as compiled, it is itself the plan.
 
     Args:
         loss: scalar function of `*args`.
@@ -166,40 +160,81 @@ def frontier(
     total = 3 * (len(BASELINES) + (points if asked is None else len(asked))) + rounds
     job = Job(loss, args, runnable, blocks, argnums, has_aux, Reporter(progress, total))
     baselines = [compile_row(job, prepare(job, FIXED[name], planner, {}, limits)) for name in BASELINES]
+    known: dict[int, Plan] = {}
     if asked is None:
         job.report.start("find the smallest budget")
-        ends = _smallest(planner, solver, limits), planner.keep_all_peak_bytes
+        smallest, plan = _smallest(planner, solver, limits)
+        known = {} if plan is None else {smallest: plan}
+        ends = smallest, planner.keep_all_peak_bytes
         asked = [(_percentage(budget, ends[1]), budget) for budget in _between(*ends, points)]
     asked = _with_baselines(asked, baselines)
     chosen = [Strategy(f"optimal@{name}", "optimal", solver=solver, budget=budget) for name, budget in asked]
-    plans = plans_of(job, planner, chosen, solver, limits)
+    plans = plans_of(job, planner, chosen, solver, limits, known)
     planned = [compile_row(job, prepare(job, strategy, planner, plans, limits)) for strategy in chosen]
     entries = [*baselines, *planned]
     rows = run_rows(job, entries, rounds) if execute else relative_flops(entries)
+    taken = find_excesses(_baselines(rows), [row for row in rows if row.family == "optimal" and row.compiled_temp_bytes])
     return Frontier(
-        Comparison(
+        taken=tuple(taken),
+        comparison=Comparison(
             title=title or planner.loss.name,
-            rows=tuple(rows),
+            rows=(*rows, *_as_plans(rows, taken)),
             keep_all_peak_bytes=planner.keep_all_peak_bytes,
             settings=settings_of(job, chosen, solver=solver, costs=costs, rounds=rounds, **limits),
             environment=environment.describe(),
-        )
+        ),
     )
 
 
-def _smallest(planner: Planner, solver: str, limits: dict[str, Any]) -> int:
-    """The smallest budget that a plan is known to keep as compiled."""
-    try:
-        planner.plan(1, solver=solver, check="planned", **limits)
-    except InfeasibleBudget as error:
-        budget = min(error.minimum, planner.keep_all_peak_bytes)
-    else:
-        return 1
-    try:
-        planner.plan(budget, solver=solver, **limits)
-    except InfeasibleBudget as error:
-        return min(error.minimum, planner.keep_all_peak_bytes)
-    return budget
+def _baselines(rows: Iterable[Row]) -> list[Row]:
+    return [row for row in rows if row.family in ("plain", "policy") and row.compiled_temp_bytes is not None]
+
+
+def find_excesses(baselines: Iterable[Row], plans: Sequence[Row]) -> list[Excess]:
+    """Where baselines, under any scheduler, are better by some measure than every plan within their memory."""
+    found: list[Excess] = []
+    for row in baselines:
+        for scheduler, temp in row.compiled_temp_by_scheduler.items():
+            within = [plan for plan in plans if temp is not None and (plan.compiled_temp_bytes or 0) <= temp]
+            for name, measure in MEASURES.items():
+                theirs = measure(row)
+                if temp is None or theirs is None:
+                    continue
+                ours = {plan.strategy: value for plan in within if (value := measure(plan)) is not None}
+                best = min(ours, key=ours.__getitem__, default=None)
+                if best is None or ours[best] > theirs:
+                    found.append(Excess(row.strategy, scheduler, name, best, None if best is None else ours[best] - theirs))
+    return found
+
+
+def _as_plans(rows: Iterable[Row], taken: Iterable[Excess]) -> list[Row]:
+    """The baselines that schedules do not reach, as plans: under the scheduler where they are better."""
+    by_name = {row.strategy: row for row in rows}
+    chosen = dict.fromkeys((excess.baseline, excess.scheduler) for excess in taken)
+    return [
+        replace(
+            by_name[baseline],
+            strategy=f"{baseline}, {scheduler}",
+            family="optimal",
+            solver=baseline,
+            planned_extra_cost_ratio=MEASURES["cost"](by_name[baseline]),
+            compiled_temp_bytes=by_name[baseline].compiled_temp_by_scheduler[scheduler],
+        )
+        for baseline, scheduler in chosen
+    ]
+
+
+def _smallest(planner: Planner, solver: str, limits: dict[str, Any]) -> tuple[int, Plan | None]:
+    """The smallest budget that a plan is known to keep as compiled, and that plan if it was made."""
+    budget = 1
+    for check in ("planned", "compiled", "compiled"):
+        try:
+            plan = planner.plan(budget, solver=solver, check=check, **limits)
+        except InfeasibleBudget as error:
+            budget = min(max(error.minimum, budget + 1), planner.keep_all_peak_bytes)
+        else:
+            return budget, plan if check == "compiled" else None
+    return budget, None
 
 
 def _between(low: int, high: int, points: int) -> list[int]:
@@ -221,7 +256,3 @@ def _with_baselines(asked: list[tuple[str, int]], baselines: Sequence[Entry]) ->
             if temp is not None and low < temp < high:
                 known.setdefault(temp, f"{entry.row.strategy}, {scheduler}")
     return [(name, budget) for budget, name in sorted(known.items())]
-
-
-def _difference(ours: float | None, theirs: float | None) -> float | None:
-    return None if ours is None or theirs is None else ours - theirs

@@ -70,11 +70,16 @@ class Traffic:
 
 def traffic(compiled: Any) -> Traffic | None:
     """Sums up the kernels of what `jax.stages.Lowered.compile` returns; None where the backend does not show its program."""
+    text = program_text(compiled)
+    return None if text is None else summed(kernels(parse(text)))
+
+
+def program_text(compiled: Any) -> str | None:
+    """The optimised program; None where the backend does not show it."""
     try:
-        text = compiled.as_text()
+        return compiled.as_text() or None
     except (NotImplementedError, RuntimeError):
         return None
-    return None if not text else summed(kernels(parse(text)))
 
 
 def summed(found: list[Kernel]) -> Traffic:
@@ -95,10 +100,9 @@ def kernels(module: Module, computation: str | None = None) -> list[Kernel]:
         if i.opcode in NOT_KERNELS:
             continue
         if i.opcode == "while":
-            trips = _TRIPS.search(i.text)
+            known = trips(i)
             inner = [k for name in i.called("condition", "body") for k in kernels(module, name)]
-            times = int(trips.group(1)) if trips else 1
-            found += [replace(k, times=k.times * times, counted=k.counted and trips is not None) for k in inner]
+            found += [replace(k, times=k.times * (known or 1), counted=k.counted and known is not None) for k in inner]
         elif i.opcode == "conditional":
             branches = i.called("branch_computations", "true_computation", "false_computation")
             sides = [kernels(module, name) for name in branches]
@@ -110,6 +114,12 @@ def kernels(module: Module, computation: str | None = None) -> list[Kernel]:
         else:
             found.append(kernel_of(module, body, i))
     return found
+
+
+def trips(loop: Instruction) -> int | None:
+    """How often a loop runs; None where the compiler does not know."""
+    known = _TRIPS.search(loop.text)
+    return int(known.group(1)) if known else None
 
 
 def kernel_of(module: Module, body: Computation, i: Instruction) -> Kernel:

@@ -10,7 +10,9 @@ from typing import Any
 
 import jax
 
-from remat_lab.kernels import Traffic, traffic
+from remat_lab.hlo import parse
+from remat_lab.hlo_flops import repeated_flops
+from remat_lab.kernels import Traffic, program_text, traffic
 from remat_lab.targets import CPU_SCHEDULERS, Target, as_target
 
 SCHEDULERS = CPU_SCHEDULERS
@@ -47,6 +49,14 @@ class Compiled:
     def traffic(self) -> Traffic | None:
         """Its kernels, and what they read and write, from the optimised program; None where the backend does not show it."""
         return traffic(self.executable)
+
+    @cached_property
+    def flops_of_all_trips(self) -> float | None:
+        """`flops`, with those of loops' later trips (`hlo_flops`); None where the backend has none or shows no program."""
+        if self.flops is None:
+            return None
+        text = program_text(self.executable)
+        return None if text is None else self.flops + (repeated_flops(parse(text)) if " while(" in text else 0.0)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the program and waits for its results."""
