@@ -100,8 +100,9 @@ def _draw(rows: Sequence[Json], panel: Panel, ax: Axes) -> None:
     style = STYLES["optimal"]
     known = sorted((row["compiled_temp_bytes"] / MEGABYTE, panel.value(row) or 0.0) for row in plans)
     least = [point for i, point in enumerate(known) if all(point[1] < other[1] for other in known[:i])]
-    ax.plot(*zip(*known, strict=True), "o", color=style.edge, markersize=4, alpha=0.4, zorder=2)
-    ax.plot(*zip(*least, strict=True), "-o", color=style.edge, markersize=5, linewidth=1.4, label="plans", zorder=3)
+    ax.plot([p[0] for p in known], [p[1] for p in known], "o", color=style.edge, markersize=4, alpha=0.4, zorder=2)
+    x, y = [p[0] for p in least], [p[1] for p in least]
+    ax.plot(x, y, "-o", color=style.edge, markersize=5, linewidth=1.4, label="plans", zorder=3)
     for family in ("plain", "policy"):
         style = STYLES[family]
         points = [p for row in _baselines(rows) if row["family"] == family for p in _points(row, panel)]
