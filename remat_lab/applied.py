@@ -10,6 +10,7 @@ import jax
 from remat_lab.call import Call, is_traced
 from remat_lab.checkpointing import emitter_for
 from remat_lab.errors import PlanMismatch
+from remat_lab.loop_policy import planned_function
 from remat_lab.policy_plan import PolicyPlan
 from remat_lab.refs import forward_program
 from remat_lab.trace import Loss
@@ -48,7 +49,7 @@ def applied(loss: Loss, planned: Call, found: PolicyPlan) -> Callable[..., Any]:
         call = loss.call(args, kwargs)
         call.check_same(planned)
         run, rebuilt = forward_function(loss, call)
-        forward = forward_program(run, call.values)
+        forward = forward_program(planned_function(run, found), call.values)
         program = forward.program
         if program.fingerprint != found.forward.fingerprint:
             why = (

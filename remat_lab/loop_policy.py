@@ -34,6 +34,8 @@ class _Priced:
 def plan_policy_with_loops(run: Run, values: Sequence[Any], *, budget: Budget | None, **options: Any) -> PolicyPlan:
     """As `plan_policy`, with nests for the function's loops where keeping everything does not fit.
 
+    The nests are chosen for plans of this form, whatever an exact schedule of the same function does with its loops.
+
     Args:
         run: from arrays to a sequence of arrays.
         values: its arguments; shapes are enough.
@@ -48,11 +50,14 @@ def plan_policy_with_loops(run: Run, values: Sequence[Any], *, budget: Budget | 
     """
     program = forward_program(run, values).program
     inexact = [i for i, v in enumerate(program.inputs) if jax.dtypes.issubdtype(program.avals[v].dtype, jax.numpy.inexact)]
-    sites = find_sites(program, inexact)
+    differentiated: Sequence[int] | None = options.get("differentiated")
+    sites = find_sites(program, inexact if differentiated is None else differentiated)
     if budget is None or not sites:
         return plan_policy(run, values, budget=budget, **options)
     base = plan_policy(run, values, budget=_UNLIMITED, **options)
     limit = parse_budget(budget, base.keep_all_peak_bytes)
+    if base.peak_bytes <= limit:
+        return replace(base, budget_bytes=limit)
 
     def rewrite(planned: Any) -> tuple[Run, Fused]:
         other = _with_loops(run, planned)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import jax
 
-from remat_lab.applied import applied, forward_function
+from remat_lab.applied import applied
 from remat_lab.call import Call
 from remat_lab.device_memory import MemoryClasses, classify
 from remat_lab.errors import InvalidArgument, TargetUnavailable
@@ -19,8 +19,8 @@ from remat_lab.flatten import Program
 from remat_lab.fuse import Fused
 from remat_lab.loop_plan import NestedLoop
 from remat_lab.measure import Compiled, compile_jitted, compile_program
-from remat_lab.policy_plan import PolicyPlan, plan_policy
-from remat_lab.policy_promise import AppliedPolicy, hold
+from remat_lab.policy_plan import PolicyPlan
+from remat_lab.policy_promise import AppliedPolicy, plan_applied
 from remat_lab.predicted import Predicted, predict
 from remat_lab.promise import Round
 from remat_lab.selection import Selection
@@ -33,8 +33,6 @@ from remat_lab.verify import Difference, largest_difference
 from solvers.graph import Graph
 from solvers.schedule import Schedule
 from solvers.solution import Solution
-
-_UNLIMITED = 1 << 62  # bytes
 
 
 @dataclass(frozen=True)
@@ -124,6 +122,11 @@ class Plan:
         return Step(self.loss, self.fused, None if self.unscheduled else self.schedule)
 
     @property
+    def _as_written(self) -> Loss:
+        """The user's loss, with its own loops."""
+        return self.loss if self.plain is None else self.plain[0]
+
+    @property
     def memory(self) -> MemoryClasses:
         """The step's memory by class: parameters, gradients and so on, with what is reserved and the temporaries."""
         temporaries = self.compiled_bytes if self.rounds else self.planned_bytes
@@ -190,6 +193,8 @@ class Plan:
     def policy_plan(self) -> PolicyPlan:
         """The best plan that `jax.checkpoint` can express under the same budget; planned when first asked for.
 
+        It has nests of its own for the function's loops, `policy_plan.loops`.
+
         With `check="compiled"` it is `jax.value_and_grad` of `apply`'s result that keeps the budget, under `compiler_options`.
 
         Raises:
@@ -200,25 +205,10 @@ class Plan:
     @cached_property
     def applied_policy(self) -> AppliedPolicy:
         """`policy_plan` with the program that it becomes and the attempts that it took."""
-        run, _ = forward_function(self.loss, self.call)
-        position = {leaf: p for p, leaf in enumerate(self.call.traced)}
-
-        def make(budget: int) -> PolicyPlan:
-            return plan_policy(
-                run,
-                self.call.values,
-                budget=budget,
-                differentiated=[position[leaf] for leaf in self.call.differentiated],
-                must_save=self.must_save,
-                must_recompute=self.must_recompute,
-            )
-
-        program = (self.loss, self.call, self.compiler_options)
-        if self.unscheduled:
-            return AppliedPolicy(make(_UNLIMITED), *program)
-        if self.budget_bytes is None or self.check == "planned":
-            return AppliedPolicy(make(_UNLIMITED if self.budget_bytes is None else self.budget_bytes), *program)
-        return hold(make, self.budget_bytes, *program)
+        budget = None if self.unscheduled else self.budget_bytes
+        wanted = {"must_save": self.must_save, "must_recompute": self.must_recompute}
+        check = self.check == "compiled"
+        return plan_applied(self._as_written, self.call, budget, self.compiler_options, check=check, **wanted)
 
     @property
     def policy(self) -> Any:
@@ -234,7 +224,7 @@ class Plan:
         Raises:
             InfeasibleBudget: if no plan of this form fits the budget.
         """
-        return applied(self.loss, self.call, self.policy_plan)
+        return applied(self._as_written, self.call, self.policy_plan)
 
     def jit(self) -> Callable[..., Any]:
         """`value_and_grad` compiled with `compiler_options`; static arguments need no declaration.
@@ -287,7 +277,7 @@ class Plan:
         call = self.loss.call(args, kwargs)
         call.check_same(self.call)
 
-        loss = self.loss if self.plain is None else self.plain[0]
+        loss = self._as_written
 
         def plain(*values: Any) -> list[Any]:
             traced = loss.trace(call)

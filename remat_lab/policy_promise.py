@@ -10,11 +10,15 @@ from typing import Any
 import jax
 
 from remat_lab import promise
-from remat_lab.applied import applied
+from remat_lab.applied import applied, forward_function
 from remat_lab.call import Call
+from remat_lab.loop_policy import plan_policy_with_loops
 from remat_lab.measure import Compiled, compile_jitted
 from remat_lab.policy_plan import PolicyPlan
+from remat_lab.selection import Selection
 from remat_lab.trace import Loss
+
+_UNLIMITED = 1 << 62  # bytes
 
 
 class AppliedPolicy:
@@ -51,6 +55,43 @@ class AppliedPolicy:
             return jax.core.eval_jaxpr(traced.jaxpr, traced.jaxpr.consts, *values)
 
         return compile_jitted(jax.jit(run, compiler_options=dict(self.compiler_options) or None), *self._call.values)
+
+
+def plan_applied(
+    loss: Loss,
+    call: Call,
+    budget: int | None,
+    compiler_options: Mapping[str, str],
+    *,
+    check: bool = True,
+    must_save: Selection = (),
+    must_recompute: Selection = (),
+) -> AppliedPolicy:
+    """The best policy plan for a loss within a budget.
+
+    Args:
+        loss: what is planned.
+        call: its arguments, as shapes.
+        budget: largest peak of temporaries, bytes; None for no limit.
+        compiler_options: what the program is compiled with.
+        check: whether the budget is a promise about `jax.value_and_grad` of the applied loss as compiled with these options.
+        must_save: see `plan_policy`.
+        must_recompute: see `plan_policy`.
+
+    Raises:
+        InfeasibleBudget: if no plan of this form fits.
+    """
+    run, _ = forward_function(loss, call)
+    position = {leaf: p for p, leaf in enumerate(call.traced)}
+    wanted: dict[str, Any] = {"must_save": must_save, "must_recompute": must_recompute}
+    wanted["differentiated"] = [position[leaf] for leaf in call.differentiated]
+
+    def make(asked: int) -> PolicyPlan:
+        return plan_policy_with_loops(run, call.values, budget=asked, **wanted)
+
+    if budget is None or not check:
+        return AppliedPolicy(make(_UNLIMITED if budget is None else budget), loss, call, compiler_options)
+    return hold(make, budget, loss, call, compiler_options)
 
 
 def hold(

@@ -74,6 +74,9 @@ def summary(rows: list[dict[str, Any]]) -> str:
             f"{count} programs, seeds {seeds[0]} to {seeds[-1]}: {failed} failures",
             f"  recomputed by the exact schedule {sum(o['recomputed'] > 0 for o in found)}, in several regions "
             f"{sum(o['regions'] > 1 for o in found)}, bitwise equal {sum(o['bitwise'] for o in found)}",
+            f"  budgets refused, and the one named used instead, {sum(o['refused'] for o in found)}; plans compiled "
+            f"{sum(o['rounds'] for o in found)} for {2 * len(found)}; largest temp bytes over the budget "
+            f"{max(max(o['compiled'], o['compiled_applied']) for o in found):.4f}",
             f"  largest difference {worst:.2g} of the tolerance; compared with plain JAX's own noise "
             f"{sum(o['unstable'] for o in found)}",
         ]

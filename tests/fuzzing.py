@@ -1,4 +1,4 @@
-"""What must hold for any loss: planned, emitted in both forms, run, and compared with plain JAX.
+"""What must hold for any loss: planned, emitted in both forms, within the budget as compiled, and the numbers of plain JAX.
 
 Tolerance. The three programs compute the same numbers by the same equations, but XLA fuses them differently: sums are
 reassociated, products and sums contracted. So results may differ by rounding, magnified by what the program does with it. A
@@ -23,11 +23,27 @@ from programs import Program
 
 import remat_lab as rl
 from remat_lab.measure import SCHEDULERS, compile_program
+from remat_lab.targets import Target
 from solvers.simulate import simulate
 
-OPTIONS = {**SCHEDULERS["memory"], "xla_allow_excess_precision": False}
+OPTIONS = {
+    **SCHEDULERS["memory"],
+    "xla_allow_excess_precision": "False",
+    "xla_backend_optimization_level": "0",  # of machine code, a quarter of the time; XLA's own passes and buffers stay the same
+    "xla_llvm_disable_expensive_passes": "True",
+}
 ULPS = 2.0**11
 HALF = ("bfloat16", "float16")
+
+
+class Strict(Target):
+    """The CPU, with programs compiled by `OPTIONS`: the promise is about the very executables that are run here."""
+
+    __slots__ = ()
+
+    @property
+    def compiler_options(self) -> dict[str, str]:
+        return dict(OPTIONS)
 
 
 class Wrong(AssertionError):
@@ -43,9 +59,12 @@ class Outcome:
         applied: the same of the applied plan.
         bitwise: whether the exact schedule's results have the same bytes as plain JAX's.
         recomputed: steps that the exact schedule runs again.
-        regions: regions of the applied plan; 0 where it refused the budget and the smallest that it named was used.
+        regions: regions of the applied plan.
         unstable: whether plain JAX had to be compared with itself.
+        refused: budgets that were refused, of the exact schedule and of the applied plan: those named were used instead.
+        rounds: plans that were compiled until both forms were within their budgets; 2 where the first of each was.
         compiled: temp bytes of the exact schedule over its budget.
+        compiled_applied: temp bytes of the applied plan over its budget.
         compiled_plain: temp bytes of plain JAX over the keep-all peak.
     """
 
@@ -55,7 +74,10 @@ class Outcome:
     recomputed: int = 0
     regions: int = 0
     unstable: bool = False
+    refused: int = 0
+    rounds: int = 0
     compiled: float = 0.0
+    compiled_applied: float = 0.0
     compiled_plain: float = 0.0
 
 
@@ -72,51 +94,69 @@ def check(program: Program, solver: str = "greedy", **options: Any) -> Outcome:
 
 def _check(program: Program, solver: str, options: dict[str, Any]) -> Outcome:
     args, out = program.args(), Outcome()
-    wanted = {"argnums": program.argnums, "has_aux": program.has_aux, "solver": solver, "check": "planned", **options}
-    plan = _plan(lambda budget: rl.plan(program.loss, *args, budget=budget, **wanted), program.fraction)
-    _hold_budget(plan.graph, plan.schedule, plan.budget_bytes)
+    wanted = {
+        "argnums": program.argnums,
+        "has_aux": program.has_aux,
+        "solver": solver,
+        "target": Strict("cpu", "cpu"),
+        **options,
+    }
+
+    def exact_under(budget: Any) -> rl.Plan:
+        return rl.plan(program.loss, *args, budget=budget, **wanted)
+
+    def applied_under(budget: Any) -> rl.Plan:
+        other = plan.amended(budget_bytes=budget)
+        _ = other.applied_policy
+        return other
+
+    plan = _plan(exact_under, program.fraction, out)
+    _simulated(plan)
+    regions = _plan(applied_under, plan.budget_bytes, out)
+    applied = regions.applied_policy
     out.recomputed = sum(plan.schedule.recomputed.values())
-    steps = {"plain": jax.value_and_grad(program.loss, program.argnums, program.has_aux), "exact": plan.value_and_grad()}
-    applied = _plan(
-        lambda budget: _policy(plan if budget is None else rl.plan(program.loss, *args, budget=budget, **wanted)), None
-    )
-    if applied.policy_plan.peak_bytes > applied.budget_bytes:
-        raise Wrong(f"the applied plan peaks at {applied.policy_plan.peak_bytes}, its budget is {applied.budget_bytes}")
-    out.regions = len(applied.policy_plan.layout.root.children) or 1
-    steps["applied"] = jax.value_and_grad(applied.apply(), program.argnums, program.has_aux)
-    compiled = {name: compile_program(step, *args, compiler_options=OPTIONS) for name, step in steps.items()}
-    results = {name: program_.call(*args) for name, program_ in compiled.items()}
-    out.compiled = compiled["exact"].temp_bytes / plan.budget_bytes
-    out.compiled_plain = compiled["plain"].temp_bytes / plan.predicted.keep_all_peak_bytes
-    plain = results["plain"]
-    out.bitwise = all(np.array_equal(_bytes(a), _bytes(b)) for a, b in _pairs(plain, results["exact"]))
-    out.exact, out.applied = (_distance(program, plain, results[name]) for name in ("exact", "applied"))
+    out.regions = len(applied.plan.layout.root.children) or 1
+    out.rounds = len(plan.rounds) + len(applied.rounds)
+    out.compiled = _held("exact schedule", plan.compiled_bytes, plan.budget_bytes)
+    out.compiled_applied = _held("applied plan", applied.compiled_bytes, regions.budget_bytes)
+    step = jax.value_and_grad(program.loss, program.argnums, program.has_aux)
+    compiled = compile_program(step, *args, compiler_options=OPTIONS)
+    out.compiled_plain = compiled.temp_bytes / plan.predicted.keep_all_peak_bytes
+    plain = compiled.call(*args)
+    exact = plan.jit()(*args)
+    shapes = jax.eval_shape(jax.value_and_grad(regions.apply(), program.argnums, program.has_aux), *args)
+    replayed = jax.tree.unflatten(jax.tree.structure(shapes), applied.compiled.call(*plan.loss.call(args, {}).values))
+    out.bitwise = all(np.array_equal(_bytes(a), _bytes(b)) for a, b in _pairs(plain, exact))
+    out.exact, out.applied = (_distance(program, plain, found) for found in (exact, replayed))
     if max(out.exact, out.applied) > 1:
         out.unstable = True
         with jax.disable_jit():
-            noise = _distance(program, plain, steps["plain"](*args))
+            noise = _distance(program, plain, step(*args))
         if max(out.exact, out.applied) > 4 * noise:
             raise Wrong(f"{out.exact:.3g} and {out.applied:.3g} times the tolerance, plain JAX from itself {noise:.3g}")
     return out
 
 
-def _plan(make: Callable[[Any], Any], budget: Any) -> Any:
+def _plan[P](make: Callable[[Any], P], budget: Any, out: Outcome) -> P:
     """A plan; if the budget is too small, one for the smallest that the error names, which must do."""
     try:
         return make(budget)
     except rl.InfeasibleBudget as error:
+        out.refused += 1
         return make(error.minimum)
 
 
-def _policy(plan: rl.Plan) -> rl.Plan:
-    _ = plan.policy_plan
-    return plan
+def _held(what: str, temp: int, budget: int) -> float:
+    if temp > budget:
+        raise Wrong(f"the {what} compiles to {temp} bytes of temporaries, its budget is {budget}")
+    return temp / budget
 
 
-def _hold_budget(graph: Any, schedule: Any, budget: int) -> None:
-    peak = simulate(graph, schedule).peak
-    if peak > budget:
-        raise Wrong(f"the schedule peaks at {peak}, its budget is {budget}")
+def _simulated(plan: rl.Plan) -> None:
+    """Every attempt is within what it was asked for, and the last one's schedule needs what was predicted."""
+    peak = simulate(plan.graph, plan.schedule).peak
+    if peak != plan.rounds[-1].planned_bytes or any(attempt.planned_bytes > attempt.asked_bytes for attempt in plan.rounds):
+        raise Wrong(f"the schedule peaks at {peak}, the attempts were {plan.rounds}")
 
 
 def _pairs(expected: Any, found: Any) -> list[tuple[Any, Any]]:

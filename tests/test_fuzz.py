@@ -47,6 +47,16 @@ FOUND = {
         summed=(0, 0),
         fraction=0.5,
     ),
+    "the smallest budget that an error names for regions with a loop, nested otherwise under another budget": Program(
+        (Step("loop", variant=4), Step("dot", 1, 3), Step("indexing", 2, 2, 3)),
+        rows=3,
+        columns=8,
+        dtype="bfloat16",
+        both=True,
+        aux=(0, 0),
+        summed=(2, 1),
+        fraction=0.5,
+    ),
 }
 
 
