@@ -1,8 +1,15 @@
-"""Deliberate faults in emitter and simulator, each caught by a check that would be run without knowing of it."""
+"""Deliberate faults in emitters and simulator, each caught by a check that would be run without knowing of it.
+
+Most are made in the source: a piece of a module's text is replaced, the module run anew, and its function put in place of the
+original. A text that is not there any more fails the test, so that no fault is forgotten when the code changes.
+"""
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -13,10 +20,12 @@ from fuzzing import OPTIONS
 
 import remat_lab as rl
 from remat_lab import emit
+from remat_lab.flatten import flatten
 from remat_lab.fuse import Fused
-from remat_lab.measure import compile_program
+from remat_lab.measure import Compiled, compile_program
+from remat_lab.policy_promise import plan_applied
 from remat_lab.verify import largest_difference
-from solvers import Compute, Free, Schedule, simulate
+from solvers import Compute, Free, Schedule
 from solvers.errors import InvalidSchedule
 from solvers.graph import Graph, Node
 
@@ -30,6 +39,17 @@ def loss(ws, x):
     return jnp.sum(x**2)
 
 
+def mutated(name: str, old: str, new: str) -> types.ModuleType:
+    """A module with one piece of its source replaced."""
+    source = inspect.getsource(importlib.import_module(name))
+    assert source.count(old) == 1, f"{name} has {old!r} {source.count(old)} times: this fault cannot be made"
+    module = types.ModuleType(f"{name}_mutated")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, module.__name__, module)  # where dataclasses look for it
+        exec(compile(source.replace(old, new), name, "exec"), module.__dict__)
+    return module
+
+
 @pytest.fixture(scope="module")
 def plan() -> rl.Plan:
     found = rl.plan(loss, W, X, budget=0.7, solver="greedy", check="planned")
@@ -37,25 +57,29 @@ def plan() -> rl.Plan:
     return found
 
 
-def checks(plan: rl.Plan) -> None:
+@pytest.fixture(scope="module")
+def plain() -> Compiled:
+    return compile_program(jax.value_and_grad(loss), W, X, compiler_options=OPTIONS)
+
+
+def checks(plan: rl.Plan, plain: Compiled) -> None:
     """What is held for every plan: equations as planned, recomputation and peak as planned when compiled, the same results."""
     emitted = jax.make_jaxpr(plan.value_and_grad())(W, X)
     planned = sum(plan.program.equations[k].name == "sin" for v in plan.schedule.order for k in plan.fused.groups[v].equations)
     assert sum(eqn.primitive.name == "sin" for eqn in emitted.eqns) == planned
-    plain = compile_program(jax.value_and_grad(loss), W, X, compiler_options=OPTIONS)
-    step = compile_program(plan.value_and_grad(), W, X, compiler_options=OPTIONS)
-    assert step.flops is not None
+    held(plan.value_and_grad(), plain, plan.predicted.extra_flops_ratio, 1.1 * plan.predicted.peak_bytes)
+
+
+def held(step: Any, plain: Compiled, extra_flops_ratio: float, temp_bytes: float) -> None:
+    found = compile_program(step, W, X, compiler_options=OPTIONS)
+    assert found.flops is not None
     assert plain.flops is not None
-    assert step.flops >= 0.98 * plain.flops * (1 + plan.predicted.extra_flops_ratio)
-    assert step.temp_bytes <= 1.1 * plan.predicted.peak_bytes
-    assert largest_difference(plain.call(W, X), step.call(W, X)).relative < 1e-4
+    assert 0.98 <= found.flops / plain.flops / (1 + extra_flops_ratio) <= 1.02
+    assert found.temp_bytes <= temp_bytes
+    assert largest_difference(plain.call(W, X), found.call(W, X)).relative < 1e-4
 
 
-def without_barriers(monkeypatch):
-    monkeypatch.setattr(emit, "_barrier", lambda tied, pending: tied)
-
-
-def every_other_barrier(monkeypatch):
+def two_of_three_barriers_are_missing(monkeypatch):
     original, count = emit._barrier, [0]
 
     def barrier(tied, pending):
@@ -114,25 +138,71 @@ def a_result_is_a_thousandth_off(monkeypatch):
     monkeypatch.setattr(emit, "run_equation", run)
 
 
-EMITTER = [
-    without_barriers,
-    every_other_barrier,
-    results_swapped_in_the_barrier,
-    the_first_instance_is_read_for_ever,
-    an_equation_is_left_out,
-    a_result_is_a_thousandth_off,
-]
+EXACT: dict[str, tuple[str, str] | Callable[[Any], None]] = {
+    "barriers are missing": ("if tied and pending:", "if False:"),
+    "two of three barriers are missing": two_of_three_barriers_are_missing,
+    "barriers wait for nothing": ("lax.optimization_barrier((words, waiting))", "lax.optimization_barrier((words, []))"),
+    "results are swapped in the barrier": results_swapped_in_the_barrier,
+    "the first instance is read for ever": the_first_instance_is_read_for_ever,
+    "another value is freed": ("value_of.get(step.node, -1)", "value_of.get(step.node - 1, -1)"),
+    "operands are in the wrong order": ("else env[v] for v in q.ins]", "else env[v] for v in reversed(q.ins)]"),
+    "an equation is left out": an_equation_is_left_out,
+    "a result is a thousandth off": a_result_is_a_thousandth_off,
+}
 
 
-def test_without_a_fault_all_checks_pass(plan):
-    checks(plan)
+def test_without_a_fault_all_checks_pass(plan, plain):
+    checks(plan, plain)
 
 
-@pytest.mark.parametrize("fault", EMITTER, ids=lambda fault: fault.__name__)
-def test_a_fault_of_the_emitter_is_caught(plan, fault, monkeypatch):
-    fault(monkeypatch)
-    with pytest.raises((AssertionError, KeyError, IndexError)):
-        checks(plan)
+@pytest.mark.parametrize("fault", EXACT)
+def test_a_fault_of_the_exact_emitter_is_caught(plan, plain, fault, monkeypatch):
+    made = EXACT[fault]
+    if callable(made):
+        made(monkeypatch)
+    else:
+        monkeypatch.setattr("remat_lab.step.run_schedule", mutated("remat_lab.emit", *made).run_schedule)
+    with pytest.raises((AssertionError, KeyError, IndexError, TypeError)):
+        checks(plan, plain)
+
+
+@pytest.fixture(scope="module")
+def regions(plan) -> Any:
+    """A policy plan that recomputes and keeps values by name."""
+    found = plan_applied(plan.loss, plan.call, plan.budget_bytes, OPTIONS, check=False).plan
+    assert len(found.layout.root.children) > 1
+    assert found.layout.names
+    return found
+
+
+REGIONS = {
+    "regions are not checkpointed": ("jax.checkpoint(body, policy=self.layout.policy)", "body"),
+    "names are not given to the policy": ("jax.checkpoint(body, policy=self.layout.policy)", "jax.checkpoint(body)"),
+    "the compiler may merge computations": ("policy=self.layout.policy)", "policy=self.layout.policy, prevent_cse=False)"),
+    "tied values are swapped": ("lax.optimization_barrier([env[v] for v in tied])", "[env[v] for v in reversed(tied)]"),
+    "what a region reads is mixed up": ("env = dict(zip(reads, values, strict=True))", "env = dict(zip(reads, values[::-1]))"),
+}
+
+
+def check_regions(plan: rl.Plan, plain: Compiled, regions: Any, emitter: Any) -> None:
+    program = flatten(jax.make_jaxpr(lambda ws, x: loss(ws, x))(W, X), merge=False)
+    run = emitter(program, regions.layout).run
+
+    def applied(ws: Any, x: Any) -> Any:
+        return run(program.constants, [*ws, x])[0]
+
+    extra = regions.extra_flops_ratio
+    held(jax.value_and_grad(applied), plain, extra, 1.1 * regions.peak_bytes)
+
+
+@pytest.mark.parametrize("fault", [None, *REGIONS])
+def test_a_fault_of_the_policy_emitter_is_caught(plan, plain, regions, fault):
+    if fault is None:
+        check_regions(plan, plain, regions, importlib.import_module("remat_lab.segments").Emitter)
+        return
+    emitter = mutated("remat_lab.segments", *REGIONS[fault]).Emitter
+    with pytest.raises((AssertionError, KeyError, TypeError, ValueError)):
+        check_regions(plan, plain, regions, emitter)
 
 
 GRAPH = Graph(
@@ -145,44 +215,63 @@ GRAPH = Graph(
     (3,),
 )
 SCHEDULE = Schedule((Compute(0), Compute(1), Compute(2), Free(1), Compute(3), Free(0), Free(2)))
-
-
-def by_hand(schedule: Schedule) -> tuple[int, tuple[int, ...]]:
-    result = simulate(GRAPH, schedule)
-    return result.peak, result.live
-
-
-def test_the_simulator_counts_as_by_hand():
-    assert by_hand(SCHEDULE) == (10, (4, 9, 7, 10))
-
-
-SIMULATOR: dict[str, Callable[[Schedule], Schedule]] = {
-    "frees one step early": lambda s: Schedule((*s.steps[:3], s.steps[3], Free(0), Compute(3), Free(2))),
-    "frees twice": lambda s: Schedule((*s.steps, Free(2))),
-    "repeats what may not be repeated": lambda s: Schedule((*s.steps[:3], Free(2), Compute(2), *s.steps[3:])),
-    "forgets an output": lambda s: Schedule((*s.steps, Free(3))),
+PARTS = Graph(
+    (Node("a", 2, 4), Node("p", 0, 3, part_of=0), Node("b", 1, 6, (0, 1), external=True), Node("c", 1, 1, (0,))), (2, 3)
+)
+TWICE = Schedule((Compute(0), Free(1), Free(0), Compute(0), Compute(2), Free(1), Compute(3), Free(0)))
+WORK = Graph((Node("a", 1, 4), Node("b", 1, 2, (0,), workspace=9)), (1,))
+INVALID: dict[str, Schedule] = {
+    "frees one step early": Schedule((*SCHEDULE.steps[:3], SCHEDULE.steps[3], Free(0), Compute(3), Free(2))),
+    "frees twice": Schedule((*SCHEDULE.steps, Free(2))),
+    "repeats what may not be repeated": Schedule((*SCHEDULE.steps[:3], Free(2), Compute(2), *SCHEDULE.steps[3:])),
+    "repeats what is still there": Schedule((Compute(0), *SCHEDULE.steps)),
+    "forgets an output": Schedule((*SCHEDULE.steps, Free(3))),
 }
 
 
-@pytest.mark.parametrize("fault", SIMULATOR)
-def test_a_fault_in_a_schedule_is_caught_by_the_simulator(fault):
-    with pytest.raises(InvalidSchedule):
-        simulate(GRAPH, SIMULATOR[fault](SCHEDULE))
-
-
-@pytest.mark.parametrize("fault", ["reads are not checked", "bytes are off by one", "parts are not counted"])
-def test_a_fault_of_the_simulator_is_caught_by_hand_computed_peaks(fault, monkeypatch):
-    if fault == "reads are not checked":
-        monkeypatch.setattr(sys.modules["solvers.simulate"], "_check_compute", lambda *_: None)
-        with pytest.raises(pytest.fail.Exception), pytest.raises(InvalidSchedule):
-            simulate(GRAPH, SIMULATOR["frees one step early"](SCHEDULE))
-    elif fault == "parts are not counted":
-        whole = Graph((Node("a", 1, 4), Node("p", 0, 3, part_of=0), Node("b", 1, 1, (0, 1))), (2,))
-        order = Schedule.from_order(whole, (0, 2))
-        assert simulate(whole, order).live == (7, 8)
-        monkeypatch.setattr(Graph, "written", lambda self, v: (v,))
+def by_hand(simulate: Callable[[Graph, Schedule], Any]) -> None:
+    """Schedules counted by hand, and invalid ones, which must be refused."""
+    one, two, three = simulate(GRAPH, SCHEDULE), simulate(PARTS, TWICE), simulate(WORK, Schedule.from_order(WORK, (0, 1)))
+    assert (one.peak, one.peak_total, one.cost, one.live, one.peak_at) == (10, 10, 4, (4, 9, 7, 10), 3)
+    assert (two.peak, two.peak_total, two.cost, two.live, two.peak_at) == (7, 13, 6, (7, 7, 7, 5), 0)
+    assert (three.peak, three.peak_total, three.peak_at) == (15, 15, 1)
+    for schedule in INVALID.values():
         with pytest.raises(InvalidSchedule):
-            simulate(whole, order)
-    else:
-        monkeypatch.setattr(Node, "charge", property(lambda node: node.size - 1))
-        assert by_hand(SCHEDULE) != (10, (4, 9, 7, 10))
+            simulate(GRAPH, schedule)
+
+
+SIMULATOR = {
+    "the peak is taken before the result is there": (
+        "peak, peak_at = temp + node.workspace, len(timeline)",
+        "peak, peak_at = temp - node.charge + node.workspace, len(timeline)",
+    ),
+    "work space is forgotten": ("if temp + node.workspace > peak:", "if temp > peak:"),
+    "work space is not in the timeline": ("timeline.append(temp + node.workspace)", "timeline.append(temp)"),
+    "a free gives nothing back": ("temp -= node.charge", "temp -= 0"),
+    "a free gives back one byte too many": ("temp -= node.charge", "temp -= node.charge + 1"),
+    "bytes are off by one": ("temp += graph.nodes[w].charge", "temp += graph.nodes[w].charge + 1"),
+    "further results of a step are not counted": (
+        "for w in graph.written(v):\n                live",
+        "for w in (v,):\n                live",
+    ),
+    "results of the program are charged": ("temp += graph.nodes[w].charge", "temp += graph.nodes[w].size"),
+    "results of the program are not in the total": ("total += graph.nodes[w].size", "total += graph.nodes[w].charge"),
+    "computing again costs nothing": ("costs.append(node.cost)", "costs = [graph.nodes[u].cost for u in seen]"),
+    "the last of several peaks is reported": ("node.workspace > peak:", "node.workspace >= peak:"),
+    "reads are not checked": ("if u not in live:", "if False:"),
+    "frees are not checked": ("if v not in live:", "if v not in live: continue\n            if False:"),
+    "overwriting is allowed": ("if w in live:", "if False:"),
+    "repeating is always allowed": ("not graph.may_recompute(v)", "False"),
+    "outputs may be missing": ("if o not in live:", "if False:"),
+}
+
+
+def test_the_simulator_counts_as_by_hand():
+    by_hand(importlib.import_module("solvers.simulate").simulate)
+
+
+@pytest.mark.parametrize("fault", SIMULATOR)
+def test_a_fault_of_the_simulator_is_caught_by_hand_computed_peaks(fault):
+    simulate = mutated("solvers.simulate", *SIMULATOR[fault]).simulate
+    with pytest.raises((AssertionError, InvalidSchedule, pytest.fail.Exception)):
+        by_hand(simulate)
