@@ -9,7 +9,7 @@ GB, all of them float32. What differs:
   ReLU reads and what it writes, two arrays for the paper's one, until a plan drops the second.
 - The paper plans one value per layer and trusts the sum of sizes; here the compiled program's own memory is counted: fragments,
   and on the CPU the scratch of convolutions. On GPUs cuDNN's work space is in neither.
-- The paper's gradients flow through layers as framework ops; ours are XLA's, and batch norm keeps more here.
+- Pooling of 2 x 2 pixels is a maximum over axes here: XLA writes several arrays for the gradient of pooling, cuDNN none.
 - The paper counts FLOPs; "flops" does so here, "roofline" charges what is bound by memory too.
 
 Appends to benchmarks/results/max_batch.jsonl what is not there yet; compiles only, nothing is run. Options: --model NAME and

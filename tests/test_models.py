@@ -40,6 +40,7 @@ BLOCKS = {
     "transformer": 2,
     "unet": 5,
     "vgg": 2,
+    "vgg_unet": 2,
     "mobilenet": 2,
 }
 small = pytest.mark.parametrize("name", FACTORIES)

@@ -29,7 +29,18 @@ class Stage(nn.Module):
         """[batch, height, width, any] to [batch, height / 2, width / 2, channels]."""
         for i in range(self.convolutions):
             x = nn.relu(nn.Conv(self.channels, (3, 3), name=f"conv{i}")(x))
-        return nn.max_pool(x, (2, 2), (2, 2))
+        return halved(x)
+
+
+def halved(x: jax.Array) -> jax.Array:
+    """The largest of every 2 x 2 pixels: [batch, height, width, channels] to half the height and width.
+
+    As a maximum over an axis, whose gradient is elementwise. That of `nn.max_pool` is an operation that XLA writes out into
+    several arrays of the size of its input, on GPUs too: more scratch than anything else here needs. Of equal pixels all share
+    the gradient, where pooling gives it to the first; after a ReLU these are zeros, whose gradient ends there.
+    """
+    batch, height, width, channels = x.shape
+    return x.reshape(batch, height // 2, 2, width // 2, 2, channels).max((2, 4))
 
 
 class VGG(nn.Module):
