@@ -22,6 +22,7 @@ import remat_lab as rl
 from remat_lab.models import build
 from remat_lab.plot_frontier import picture
 
+BUDGETS = {"resnet50": (0.3, 0.5, 0.7, 1.0)}  # where it takes too long to find the smallest: each compilation takes a minute
 RESULTS = Path(__file__).parent / "results" / "frontier.jsonl"
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "resnet20": ("resnet", {"depth": 20, "batch": 32}),
@@ -53,6 +54,7 @@ def measure(name: str, points: int, seconds: float, folder: Path) -> dict[str, A
         blocks=made.blocks,
         argnums=made.argnums,
         has_aux=made.has_aux,
+        budgets=BUDGETS.get(name),
         points=points,
         time_limit=seconds,
         title=" ".join([factory, *(f"{key}={value}" for key, value in options.items())]),

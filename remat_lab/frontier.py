@@ -170,7 +170,8 @@ def frontier(
     asked = _with_baselines(asked, baselines)
     chosen = [Strategy(f"optimal@{name}", "optimal", solver=solver, budget=budget) for name, budget in asked]
     plans = plans_of(job, planner, chosen, solver, limits, known)
-    planned = [compile_row(job, prepare(job, strategy, planner, plans, limits)) for strategy in chosen]
+    made = [prepare(job, strategy, planner, plans, limits) for strategy in chosen]
+    planned = [compile_row(job, entry, everywhere=False) for entry in made]
     entries = [*baselines, *planned]
     rows = run_rows(job, entries, rounds) if execute else relative_flops(entries)
     taken = find_excesses(_baselines(rows), [row for row in rows if row.family == "optimal" and row.compiled_temp_bytes])

@@ -74,8 +74,8 @@ class Entry:
     compiled: Compiled | None = None
 
 
-def compile_row(job: Job, entry: Entry) -> Entry:
-    """Compiles a row under its own options, and under each scheduler for its temp bytes."""
+def compile_row(job: Job, entry: Entry, *, everywhere: bool = True) -> Entry:
+    """Compiles a row under its own options, and for its temp bytes under each scheduler, unless not `everywhere`."""
     if entry.function is None:
         job.report.finish()
         return entry
@@ -92,6 +92,8 @@ def compile_row(job: Job, entry: Entry) -> Entry:
         job.report.finish()
     temps: dict[str, int | None] = {}
     for name, other in job.schedulers.items():
+        if other != options and not everywhere:
+            continue
         try:
             found = own if other == options else job.compile(entry.function, other)
             temps[name] = found.temp_bytes
