@@ -31,6 +31,7 @@ from solvers.solve import solve
 CHECKS = ("compiled", "planned")
 
 _PLAIN_AT_LEAST = 0.6  # of keeping all as planned: XLA's own fusion saves less than the rest
+_SPARE, _SPARE_BYTES = 0.02, 1 << 20  # compiled to so much less, a plan is worth another search and compilation
 _STARTED = ("auto", "intervals")  # solvers that start from the schedules of JAX's policies
 
 
@@ -95,7 +96,8 @@ class Planner:
             budget: bytes; None for no limit.
             solver: a name from `solvers.available()`.
             check: "compiled" returns only a plan that compiles within its budget, plain JAX if that does while the plan
-                recomputes something and the solver is "auto"; "planned" trusts the prediction.
+                recomputes something and the solver is "auto"; what a plan compiles to less than planned, as temporaries may
+                lie in buffers of results (`Predicted.temp_bytes`), is planned with once more. "planned" trusts the prediction.
             seconds: time already spent on tracing.
             starts: orders known to be valid, to start the search from.
             progress: called by the solver, and after each compilation.
@@ -155,7 +157,7 @@ class Planner:
                 raise
             return left
         free = self._unscheduled(budget) if solver == "auto" and plan.solution.overhead > 0 else None
-        return plan.amended(rounds=rounds) if free is None else free
+        return _with_spare(plan.amended(rounds=rounds), budget, make) if free is None else free
 
     def _unscheduled(self, budget: int) -> Plan | None:
         """Plain JAX, if as compiled it is within the budget under either of the backend's schedulers."""
@@ -191,3 +193,20 @@ class Planner:
             if type(error) is ValueError:
                 raise InvalidArgument(str(error)) from error
             raise
+
+
+def _with_spare(plan: Plan, budget: int, make: Callable[[int], Plan]) -> Plan:
+    """A cheaper plan that is above the budget as solvers count, but not as compiled, if there is one; else the same plan.
+
+    Solvers give every temporary memory of its own, so that what they hold to a budget may compile to less.
+    """
+    spare = plan.planned_bytes - plan.compiled_bytes
+    if plan.solution.overhead <= 0 or spare < max(_SPARE_BYTES, _SPARE * budget):
+        return plan
+    try:
+        other = make(budget + spare)
+    except InfeasibleBudget:
+        return plan
+    if other.solution.cost >= plan.solution.cost or other.predicted.temp_bytes > budget or other.compiled_bytes > budget:
+        return plan
+    return other.amended(rounds=(*plan.rounds, promise.Round(budget + spare, other.planned_bytes, other.compiled_bytes)))

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import remat_lab as rl
+from remat_lab import planner
 from remat_lab.measure import compile_program
 from remat_lab.promise import hold
 from remat_lab.units import size
@@ -135,6 +136,20 @@ def test_plain_jax_is_the_plan_where_it_fits_and_a_schedule_would_recompute():
     assert plan.verify(WS, X).bitwise
     named = rl.plan(loss, WS, X, budget=plain.temp_bytes, solver="chen")
     assert not named.unscheduled
+
+
+def test_what_lies_in_buffers_of_results_is_planned_with_once_more(monkeypatch):
+    """Weights larger than activations: most temporaries fit into gradients that are not there yet."""
+    monkeypatch.setattr(planner, "_SPARE_BYTES", 0)
+    weights, x = [jnp.eye(128) * 0.9] * 6, jnp.ones((64, 128))
+    once = rl.plan(loss, weights, x, budget=0.5, solver="greedy", check="planned")
+    plan = rl.plan(loss, weights, x, budget=0.5, solver="greedy")
+    assert plan.solution.cost < once.solution.cost
+    assert plan.compiled_bytes <= plan.budget_bytes < plan.planned_bytes
+    assert plan.compiled_bytes == plan.rounds[-1].compiled_bytes
+    assert once.predicted.temp_bytes < once.predicted.peak_bytes
+    if jax.__version_info__ >= (0, 12):
+        assert abs(plan.compiled_bytes - plan.predicted.temp_bytes) <= 0.03 * plan.compiled_bytes
 
 
 def test_nothing_is_compiled_for_a_prediction():
