@@ -13,9 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax import lax
 from jax._src import config, core, effects, source_info_util, xla_bridge
 from jax._src.ad_checkpoint import name_p  # in jax.ad_checkpoint since 0.12
 from jax._src.debugging import OrderedDebugEffect
+from jax._src.lax import windowed_reductions
 from jax._src.state import discharge
 from jax._src.state.types import AbstractRef, RefEffect
 from jax.extend import core as jex
@@ -38,6 +41,22 @@ def bind(eqn: Equation, values: Sequence[Any], **changed: Any) -> list[Any]:
     with equation_context(eqn):
         results = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params({**eqn.params, **changed}))
     return list(results) if eqn.primitive.multiple_results else [results]
+
+
+def scatter_selected(eqn: Equation, values: Sequence[Any], zero: Any) -> list[Any]:
+    """Runs a `select_and_scatter_add` of floats on a given zero, rather than on a constant of its own.
+
+    It is what JAX lowers the equation to for GPUs; the primitive itself has no such operand.
+    """
+    source, operand = values
+    select, padding = eqn.params["select_prim"], eqn.params["padding"]
+    last = jnp.array(-jnp.inf if select is lax.ge_p else jnp.inf, operand.dtype)
+    window = eqn.params["window_dimensions"], eqn.params["window_strides"], [(0, 0)] * operand.ndim
+    with equation_context(eqn):
+        padded = lax.pad(operand, last, [(low, high, 0) for low, high in padding])
+        result = windowed_reductions._select_and_scatter(padded, select.bind, *window, source, zero, lax.add)
+        low = [low for low, _ in padding]
+        return [lax.slice(result, low, [a + n for a, n in zip(low, operand.shape, strict=True)])]
 
 
 _LIBRARIES = ("/flax/", "/optax/", "/haiku/", "/equinox/", "/functools.py", "/contextlib.py", "/remat_lab/")

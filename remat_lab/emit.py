@@ -53,7 +53,11 @@ def run_schedule(fused: Fused, schedule: Schedule, program: Program, args: Seque
             pending = []
         local: dict[int, Any] = {}
         for k in group.equations:
-            run_equation(program.equations[k], local, env)
+            q = program.equations[k]
+            if tied and _fills(program, q):
+                local[q.outs[0]] = _scatter_into_own(q, [local[v] if v in local else env[v] for v in q.reads], env[tied[0]])
+            else:
+                run_equation(q, local, env)
         for value in group.values:
             env[value] = local[value]
             if _is_array(program.avals[value]):
@@ -81,6 +85,30 @@ def _barrier(tied: list[Any], pending: list[Any]) -> list[Any]:
     waiting = [jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x for x in pending]
     held, _ = lax.optimization_barrier((words, waiting))
     return [x if kind is None else jax.random.wrap_key_data(x, impl=kind) for x, kind in zip(held, kinds, strict=True)]
+
+
+def _fills(program: Program, q: Equation) -> bool:
+    """Whether an equation is lowered to something that fills an array with zeros first, and adds to it."""
+    if q.name != "select_and_scatter_add" or len(q.reads) < len(q.ins):
+        return False
+    return bool(jnp.issubdtype(program.avals[q.outs[0]].dtype, jnp.floating))
+
+
+def _scatter_into_own(q: Equation, values: list[Any], tied: Any) -> Any:
+    """Runs an equation that `_fills`. For CUDA its zeros come after a barrier.
+
+    XLA otherwise makes one array of the zeros of all steps, those of a relu among them, and keeps it from the first to the
+    last: a quarter of what a U-Net planned into half its memory takes. Elsewhere this does not happen.
+    """
+    zero, _ = lax.optimization_barrier((jnp.zeros((), values[0].dtype), tied))
+
+    def own(zero: Any, *values: Any) -> Any:
+        return _compat.scatter_selected(q.eqn, values, zero)[0]
+
+    def given(zero: Any, *values: Any) -> Any:
+        return _compat.bind(q.eqn, values)[0]
+
+    return lax.platform_dependent(zero, *values, cuda=own, default=given)
 
 
 def _is_array(aval: Any) -> bool:

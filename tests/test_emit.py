@@ -10,9 +10,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 from emitted import Emitted, planned_crossing
+from flax.linen import pooling
 
 import remat_lab as rl
 from experiments.models.model import Model
+from remat_lab import _compat
 from remat_lab.flatten import flatten
 from remat_lab.measure import SCHEDULERS, Compiled, compile_program
 from remat_lab.verify import largest_difference
@@ -209,3 +211,17 @@ def test_dropout_is_the_same_in_the_forward_pass_and_in_its_recomputation():
         plan = rl.plan(loss, x, key, budget=0.6, solver="knapsack")
         assert plan.schedule.recomputed
         assert plan.verify(x, key).bitwise
+
+
+@pytest.mark.parametrize("pool", [pooling.max_pool, pooling.min_pool])
+@pytest.mark.parametrize("padding", ["VALID", "SAME"])
+def test_the_gradient_of_pooling_on_zeros_of_its_own_is_the_same(pool, padding):
+    """As emitted for CUDA, here on the CPU."""
+    x = jax.random.normal(jax.random.key(0), (2, 7, 9, 3))
+    program = flatten(jax.make_jaxpr(jax.grad(lambda x: jnp.sum(pool(x, (3, 2), (2, 2), padding) ** 2)))(x))
+    (q,) = (q for q in program.equations if q.name == "select_and_scatter_add")
+    source, operand = (program.avals[v] for v in q.reads)
+    values = [jax.random.normal(jax.random.key(1), source.shape), x]
+    assert operand.shape == x.shape
+    (expected,), (found,) = _compat.bind(q.eqn, values), _compat.scatter_selected(q.eqn, values, jnp.zeros(()))
+    assert jnp.array_equal(expected, found)
