@@ -5,6 +5,7 @@ XLA computes most equations inside the kernel that reads them. A value is taken 
 - its equation is heavy (a dot, convolution, reduction, gather, sort, loop, custom call), or must not run twice;
 - or a heavy equation other than a reduction reads it;
 - or it leaves the program;
+- or it is a partial result of a long sum (`running_sums`);
 - or it is large, and recomputing it inside each of its n readers would read more bytes than writing it once and reading it
   back: `n * read > read + own + n * own`, where `own` is its size and `read` the size of the written values behind it.
 
@@ -22,6 +23,7 @@ from remat_lab.flatten import Equation, Program, flatten
 from remat_lab.in_place import accumulates, body_peak, dying_operands, is_filled, only_carried, reused
 from remat_lab.loop_costs import PASSES, written_out
 from remat_lab.primitives import ELEMENTWISE, FUSIBLE, IN_PLACE, REDUCTIONS, forbids_replay
+from remat_lab.running_sums import running_sums
 from remat_lab.steps import CostRule as CostRule
 from remat_lab.steps import Fused as Fused
 from remat_lab.steps import Group as Group
@@ -86,6 +88,8 @@ def _written(program: Program, base: list[int], readers: dict[int, list[int]], o
         not is_view(q) and (heavy[k] or any(o in leaves or any(forces(c, o) for c in readers.get(o, ())) for o in q.outs))
         for k, q in enumerate(equations)
     ]
+    for k in running_sums(program, base, readers, heavy):
+        written[k] = True
     # Written readers of each unwritten value, through the fusible equations between.
     ends: list[set[int]] = [set() for _ in equations]
     for k in reversed(range(len(equations))):
