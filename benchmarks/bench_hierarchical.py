@@ -2,7 +2,8 @@
 
 Parts, each a function below, run in a process of its own; `--parts` chooses some:
 
-- depth: ResNets of 110, 326 and 1,001 layers at three tenths of their memory: seconds of tracing, grouping and planning.
+- depth: ResNets of 110, 326 and 1,001 layers at three tenths of their memory: seconds of tracing, grouping and planning; not
+  polished, which takes what time it is given.
 - curve: the 1,001-layer network (bottlenecks in stages of 10, 100, 213 and 10; 32 images of 224 x 224) from 12 to 1.6 GB.
 - language: a GPT-like network of 48 unrolled layers, and one of 96 layers in one scan.
 - emission: programs of growing numbers of steps, traced and lowered.
@@ -69,6 +70,8 @@ SECONDS = {"depth": 90, "curve": 90, "language": 60}
 MEMORY_GB = 4
 CLAIMS = {3.3: 0.25, 2.4: 0.45}  # GB: extra FLOPs at most
 OVER_BOUND = 0.01  # at 6.5 GB
+LIMITS: dict[str, Any] = {"time_limit": 40.0}  # seconds of the wall; polishing takes what is left of them
+UNPOLISHED = 0.001  # work
 SMALL_SECONDS, BEST_SECONDS, PUBLISHED_SECONDS = 30.0, 60.0, 29.0
 Row = dict[str, Any]
 Task = tuple[str, float, Callable[[], Row]]  # of one row: name, budget, and how it is measured
@@ -109,10 +112,10 @@ def thousand() -> tuple[Planner, Row]:
     return analysed(resnet.loss(**THOUSAND))
 
 
-def planned(planner: Planner, budget: int, *, solver: str = "hierarchical", seconds: float = 60.0) -> tuple[Plan, Row]:
+def planned(planner: Planner, budget: int, *, solver: str = "hierarchical", **limits: Any) -> tuple[Plan, Row]:
     """A plan for one budget, and what is to be said about it."""
     clock = Clock()
-    plan = planner.plan(budget, solver=solver, time_limit=seconds, check="planned")
+    plan = planner.plan(budget, solver=solver, check="planned", **{**LIMITS, **limits})
     solution = plan.solution
     return plan, {
         "nodes": len(plan.graph),
@@ -132,7 +135,8 @@ def depth() -> Iterator[Task]:
 
     def measure(arguments: dict[str, Any]) -> Row:
         planner, seconds = thousand() if arguments is THOUSAND else analysed(resnet.loss(**arguments))
-        return {**seconds, **planned(planner, int(0.3 * planner.keep_all_peak_bytes))[1]}
+        row = planned(planner, int(0.3 * planner.keep_all_peak_bytes), work_limit=UNPOLISHED)[1]
+        return {**seconds, **row}
 
     for layers, arguments in ((110, {"depth": 110}), (326, {"depth": 326}), (1001, THOUSAND)):
         yield f"ResNet-{layers}", 0.3, partial(measure, arguments)
@@ -167,7 +171,7 @@ def language() -> Iterator[Task]:
     def measure(make: Callable[..., Model], layers: int) -> Row:
         began = time.perf_counter()
         planner, seconds = analysed(make(layers=layers, **GPT))
-        row = planned(planner, int(0.2 * planner.keep_all_peak_bytes), solver="auto", seconds=30.0)[1]
+        row = planned(planner, int(0.2 * planner.keep_all_peak_bytes), solver="auto", time_limit=30.0)[1]
         return {**seconds, **row, "wall_seconds": time.perf_counter() - began}
 
     yield "GPT-like, 48 layers", 0.2, partial(measure, transformer.loss, 48)
@@ -180,7 +184,7 @@ def emission() -> Iterator[Task]:
     def measure(layers: int) -> Row:
         model = resnet.loss(depth=layers, batch=8)
         planner, _ = analysed(model)
-        plan, row = planned(planner, int(0.5 * planner.keep_all_peak_bytes))
+        plan, row = planned(planner, int(0.5 * planner.keep_all_peak_bytes), work_limit=UNPOLISHED)
         clock = Clock()
         jax.jit(plan.value_and_grad()).lower(*model.args)
         return {"steps": row["steps"], "lower_seconds": clock(), "memory_gb": memory_gb()}

@@ -6,7 +6,8 @@
 3. `compose` chooses one option per block, and groups of blocks to run again from a checkpoint, recursively.
 4. The composition becomes an order of the whole graph (`unroll`), which is simulated. The program's idea of memory is close,
    not exact, so the largest budget for it whose order fits the real one is searched.
-5. What still recomputes needlessly is trimmed, and on graphs of up to some hundred steps `intervals` polishes across the cuts.
+5. What still recomputes needlessly is trimmed, and `intervals` polishes across the cuts: the whole of a graph of up to some
+   hundred steps, windows of a larger one.
 
 Beaumont et al. ("Optimal checkpointing for heterogeneous chains", 2019) and Rockmate (Zhao et al., ICML 2023) compose blocks
 likewise. Here groups may also keep a pattern of values beside their checkpoint, and ranges of equal structure share tables,
@@ -40,15 +41,16 @@ from solvers.solution import Options, Progress, Solution, Status, make_solution
 from solvers.trim import trim
 from solvers.turn_bound import turn_bound
 from solvers.unroll import unroll
+from solvers.windows import search_windows
 
 NAME = "hierarchical"
 _HEADROOM = 1.25  # budgets looked at beyond the real one, since the program may think an order larger than it is
 _TRIES = 8  # orders made for one set of tables
-_SMALL = 1500  # steps up to which orders that do not fit are repaired, and schedules polished
-_EXACT = 600  # steps up to which windows of an exact model are part of the polishing
-_BOUND_SHARE, _REPAIR_SHARE, _GREEDY_SHARE, _IMPROVE_SHARE = 0.1, 0.05, 0.5, 0.3  # of the time left
+_SMALL = 1500  # steps up to which orders that do not fit are repaired, and exchanges are looked for everywhere
+_EXACT = 600  # steps up to which all of it is one model
+_BOUND_SHARE, _REPAIR_SHARE, _GREEDY_SHARE, _IMPROVE_SHARE = 0.25, 0.05, 0.5, 0.3  # of the time left
 _SETTLED = 1e-6  # of the keep-all cost; a gap that is not worth polishing
-_MOST_ROUNDS, _ROUNDS_PER_WORK = 2000, 20  # of exchanges, without and with a work limit
+_MOST_ROUNDS, _ROUNDS_PER_WORK = 2000, 20  # of exchanges or windows, without and with a work limit
 _REORDERINGS = 20
 _NO_GAIN = 1 + 1e-5  # by this factor at least more memory must be cheaper to be tried
 
@@ -140,7 +142,7 @@ class _Search:
             return
         if self.left > 0 and self.best is None:
             self._from_greedy()
-        if self.left > 0 and self.small and self.open:
+        if self.left > 0 and self.open:
             self._polish()
 
     @property
@@ -212,21 +214,33 @@ class _Search:
         self._run_part("greedy", share)
 
     def _polish(self) -> None:
-        """Exchanges of recomputations, then windows of an exact model across the cuts."""
+        """Exchanges of recomputations, then an exact model across the cuts, of the whole or of windows."""
         if self.best is None:
             return
         work, rng = self.options.work_limit, random.Random(self.options.seed)
         rounds = _MOST_ROUNDS if work is None else math.ceil(_ROUNDS_PER_WORK * work)
-        deadline = time.monotonic() + _IMPROVE_SHARE * self.left
-        self.offer(improve(self.graph, self.best, self.budget, rng=rng, rounds=rounds, deadline=deadline), self.source)
-        if len(self.graph.steps) <= _EXACT and self.left > 0 and self.open:
+        if self.small:
+            deadline = time.monotonic() + _IMPROVE_SHARE * self.left
+            self.offer(improve(self.graph, self.best, self.budget, rng=rng, rounds=rounds, deadline=deadline), self.source)
+        if self.left <= 0 or not self.open:
+            return
+        if len(self.graph.steps) <= _EXACT:
             self._run_part("intervals", replace(self.options, time_limit=self.left, progress=None, starts=(self.best,)))
+            return
+        source, deadline = self.source, time.monotonic() + self.left
+        found = search_windows(
+            self.graph, self.best, self.budget, rng=rng, rounds=rounds, deadline=deadline, done=lambda: not self.open
+        )
+        for order in found:
+            self.offer(order, f"{source}, polished")
 
     def _run_part(self, name: str, options: Options) -> None:
         answer = run_here(name, self.graph, self.budget, options)
         self.facts[f"part {name}"] = answer.status
         if answer.order is not None:
             self.offer(answer.order, name if self.best is None else f"{self.source}, polished")
+        if answer.status == Status.INTERRUPTED.value:
+            raise KeyboardInterrupt
 
     def solution(self, status: Status) -> Solution:
         """The best schedule.
