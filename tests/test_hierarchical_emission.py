@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import pytest
 
 import remat_lab as rl
+from remat_lab.flatten import flatten
+from remat_lab.fuse import fuse
 
 
 def network(layers: int):
@@ -24,7 +29,7 @@ def network(layers: int):
 
 def planned(layers: int):
     loss, weights, x = network(layers)
-    plan = rl.plan(loss, weights, x, budget=0.5, solver="hierarchical", check="planned", time_limit=2.0)
+    plan = rl.plan(loss, weights, x, budget=0.5, solver="hierarchical", check="planned", work_limit=0.01)
     return plan, loss, weights, x
 
 
@@ -45,3 +50,54 @@ def test_equations_in_proportion_to_steps():
         equations = jax.make_jaxpr(plan.value_and_grad())(weights, x).eqns
         ratios[layers] = len(equations) / len(plan.solution.schedule.order)
     assert ratios[32] <= 1.1 * ratios[8]
+
+
+def calls(work: Callable[..., object], *args, **options) -> int:
+    """How many functions, of Python and built in, a piece of work calls: its time, but for the machine."""
+    count = 0
+
+    def see(frame, event, argument):
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(see)
+    try:
+        work(*args, **options)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_grouping_takes_work_in_proportion_to_equations():
+    ratios = {}
+    for layers in (25, 100):
+        loss, weights, x = network(layers)
+        program = flatten(jax.make_jaxpr(jax.value_and_grad(loss))(weights, x))
+        ratios[layers] = calls(fuse, program, primal_outputs=1) / len(program.equations)
+    assert ratios[100] <= 1.1 * ratios[25]
+
+
+def test_tracing_and_lowering_take_work_in_proportion_to_steps():
+    ratios = {}
+    for layers in (4, 10, 40):  # the first fills JAX's caches
+        plan, _, weights, x = planned(layers)
+        work = calls(jax.jit(plan.value_and_grad()).lower, weights, x)
+        ratios[layers] = work / len(plan.solution.schedule.order)
+    assert ratios[40] <= 1.1 * ratios[10]
+
+
+def test_what_runs_again_is_taken_from_the_one_trace():
+    traced = []
+
+    def loss(weights, x):
+        for w in weights:
+            traced.append(w)
+            x = x + jnp.sin(jnp.tanh(x @ w))
+        return jnp.mean(x**2)
+
+    _, weights, x = network(6)
+    plan = rl.plan(loss, weights, x, budget=0.5, solver="hierarchical", check="planned", work_limit=0.01)
+    assert plan.solution.schedule.recomputed
+    traced.clear()
+    jax.jit(plan.value_and_grad()).lower(weights, x)
+    assert len(traced) == len(weights)
