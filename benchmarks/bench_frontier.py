@@ -61,7 +61,7 @@ def measure(name: str, points: int, seconds: float, folder: Path) -> dict[str, A
         progress=lambda what, done, total: print(f"  [{done}/{total}] {what}", flush=True) if "compile" in what else None,
     )
     data = {"model": name, **found.to_json()}
-    picture(data, folder / f"frontier_{name}.svg")
+    picture(data, folder / f"frontier_{name}.png")
     print(found)
     return data
 

@@ -14,7 +14,7 @@ GB, all of them float32. What differs:
 
 Appends to benchmarks/results/max_batch.jsonl what is not there yet; compiles only, nothing is run. Options: --model NAME and
 --costs NAME, repeatable; --target NAME (the CPU, or `benchmarks/v100.toml`, with the extra gpu-target); --time-limit SECONDS
-for each batch that is tried.
+for each batch that is tried; --steps rules, where asking a GPU's compiler for each batch takes too long.
 """
 
 from __future__ import annotations
@@ -78,30 +78,27 @@ def plain(case: Case, target: Target) -> Row:
     """Plain JAX's largest batch: sizes grow evenly with it, so two programs say where to look, and more confirm it."""
 
     @cache
-    def whole(batch: int) -> int:
-        """Bytes of the whole program under the better of the backend's schedulers."""
-        model = case.make(batch)
+    def whole(batch: int, scheduler: str) -> int:
+        """Bytes of the whole program."""
+        model, options = case.make(batch), target.schedulers[scheduler]
         step = jax.value_and_grad(model.loss, model.argnums, model.has_aux)
-        found = [
-            compile_program(step, *model.args, target=target, compiler_options=options).total_bytes
-            for options in target.schedulers.values()
-        ]
-        return min(found)
+        return compile_program(step, *model.args, target=target, compiler_options=options).total_bytes
 
     low, other = case.start // 4, case.start // 8
-    slope = (whole(low) - whole(other)) / (low - other)
+    scheduler = min(target.schedulers, key=lambda name: whole(low, name))
+    slope = (whole(low, scheduler) - whole(other, scheduler)) / (low - other)
     high: int | None = None
     while high is None or high - low > 1:
-        guess = max(low + 1, low + int((DEVICE_BYTES - whole(low)) / slope))
+        guess = max(low + 1, low + int((DEVICE_BYTES - whole(low, scheduler)) / slope))
         guess = guess if high is None else min(guess, high - 1)
-        if whole(guess) <= DEVICE_BYTES:
+        if whole(guess, scheduler) <= DEVICE_BYTES:
             low = guess
         else:
             high = guess
-    return {"batch": low, "total_bytes": whole(low)}
+    return {"batch": low, "total_bytes": whole(low, scheduler), "scheduler": scheduler}
 
 
-def planned(case: Case, target: Target, costs: str, seconds: float) -> Row:
+def planned(case: Case, target: Target, costs: str, seconds: float, steps: str) -> Row:
     """The largest batch under at most one extra forward pass."""
 
     def tell(attempt: Attempt) -> None:
@@ -116,10 +113,10 @@ def planned(case: Case, target: Target, costs: str, seconds: float) -> Row:
         time_limit=seconds,
         costs=costs,
         target=target,
-        steps="rules",  # of a GPU too: asking the compiler takes minutes for each batch
+        steps=steps,
         progress=tell,
     )
-    row: Row = {"batch": found.batch, "attempts": len(found.attempts)}
+    row: Row = {"batch": found.batch, "attempts": len(found.attempts), "steps": steps}
     if found.plan is not None:
         graph = found.plan.graph
         forward = sum(graph.nodes[v].cost for v in graph.steps if not graph.nodes[v].backward)
@@ -152,6 +149,7 @@ def main() -> int:
     parser.add_argument("--model", action="append", choices=CASES)
     parser.add_argument("--costs", action="append", choices=COSTS)
     parser.add_argument("--target", default="cpu")
+    parser.add_argument("--steps", default="auto")
     parser.add_argument("--time-limit", type=float, default=5.0)
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
@@ -165,7 +163,7 @@ def main() -> int:
             key = (target.name, name, what)
             if key not in known:
                 case = CASES[name]
-                made = plain(case, target) if what == "plain" else planned(case, target, what, given.time_limit)
+                made = plain(case, target) if what == "plain" else planned(case, target, what, given.time_limit, given.steps)
                 head = {"target": target.name, "model": name, "what": what, "published": case.published}
                 known[key] = {**head, "device_bytes": DEVICE_BYTES, **made, "environment": describe()}
                 given.out.parent.mkdir(exist_ok=True)
