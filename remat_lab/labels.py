@@ -48,6 +48,7 @@ def place_labels(
     *,
     marker: float,
     gap: float = 2.0,
+    clear: Sequence[tuple[float, float]] = (),
 ) -> list[Box]:
     """Finds a rectangle for each label near its point, clear of all markers and all other labels.
 
@@ -60,11 +61,12 @@ def place_labels(
         bounds: where labels may lie.
         marker: radius of a marker.
         gap: least distance between things.
+        clear: further points, without labels, that none should lie on.
 
     Returns:
         One rectangle per label, in the order given.
     """
-    markers = [Box(x - marker, y - marker, 2 * marker, 2 * marker) for x, y in points]
+    markers = [Box(x - marker, y - marker, 2 * marker, 2 * marker) for x, y in (*points, *clear)]
     reach = max((max(size) for size in sizes), default=0.0)
     crowd = [sum(math.dist(p, q) < reach for q in points) for p in points]
     placed: dict[int, Box] = {}
@@ -108,13 +110,16 @@ def _places(point: tuple[float, float], size: tuple[float, float], bounds: Box, 
     yield from sorted(inside, key=lambda place: math.dist(place.center, point))
 
 
-def label_points(ax: Axes, data: Sequence[tuple[float, float]], texts: Sequence[str]) -> None:
+def label_points(
+    ax: Axes, data: Sequence[tuple[float, float]], texts: Sequence[str], clear: Sequence[tuple[float, float]] = ()
+) -> None:
     """Writes a text beside each point of a laid-out figure; a line leads from one that had to go farther away.
 
     Args:
         ax: axes whose layout and limits are settled.
         data: the points, in the units of the axes.
         texts: one for each.
+        clear: what the texts should leave clear: further points, such as some of a line.
     """
     from matplotlib.patheffects import withStroke
 
@@ -123,14 +128,16 @@ def label_points(ax: Axes, data: Sequence[tuple[float, float]], texts: Sequence[
         return
     ax.autoscale(False)
     scale = figure.dpi / 72  # pixels per point
-    points = [(float(x), float(y)) for x, y in (ax.transData.transform(point) for point in data)]
+    points, others = (
+        [(float(x), float(y)) for x, y in (ax.transData.transform(point) for point in given)] for given in (data, clear)
+    )
     halo = [withStroke(linewidth=2.5, foreground="white")]  # keeps letters clear of grid lines
     shown = [ax.text(0, 0, text, fontsize=8.5, transform=None, zorder=5, path_effects=halo) for text in texts]
     extents = [text.get_window_extent() for text in shown]
     frame = ax.get_window_extent()
     bounds = Box(frame.x0, frame.y0, frame.width, frame.height)
     marker = 5.5 * scale
-    boxes = place_labels(points, [(e.width, e.height) for e in extents], bounds, marker=marker, gap=2 * scale)
+    boxes = place_labels(points, [(e.width, e.height) for e in extents], bounds, marker=marker, gap=2 * scale, clear=others)
     for text, box, point in zip(shown, boxes, points, strict=True):
         inverse = ax.transData.inverted()
         text.set_transform(ax.transData)

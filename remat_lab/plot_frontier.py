@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -51,7 +52,8 @@ def draw(data: Json) -> Figure:
     figure.draw_without_rendering()  # settles the layout, which the labels depend on
     for panel, ax in zip(panels, axes, strict=True):
         points = [point for row in _baselines(data["rows"]) for point in _points(row, panel)]
-        label_points(ax, [(x, y) for x, y, _ in points], [text for _, _, text in points])
+        line = _along(_least(_plans(data["rows"], panel)))
+        label_points(ax, [(x, y) for x, y, _ in points], [text for _, _, text in points], clear=line)
     return figure
 
 
@@ -95,11 +97,28 @@ def _points(row: Json, panel: Panel) -> list[tuple[float, float, str]]:
     return [(temp / MEGABYTE, y, text) for temp, text in points.items()]
 
 
-def _draw(rows: Sequence[Json], panel: Panel, ax: Axes) -> None:
+def _plans(rows: Sequence[Json], panel: Panel) -> list[tuple[float, float]]:
+    """Megabytes and percent of every plan, by memory."""
     plans = [row for row in _measured(rows) if row["family"] == "optimal" and panel.value(row) is not None]
+    return sorted((row["compiled_temp_bytes"] / MEGABYTE, panel.value(row) or 0.0) for row in plans)
+
+
+def _least(known: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Those that no other is at least as good as in the same memory."""
+    return [point for i, point in enumerate(known) if all(point[1] < other[1] for other in known[:i])]
+
+
+def _along(line: Sequence[tuple[float, float]], pieces: int = 24) -> list[tuple[float, float]]:
+    """Points on a line through points."""
+    ends = list(pairwise(line)) or [(point, point) for point in line]
+    parts = [k / pieces for k in range(pieces + 1)]
+    return [(a[0] + t * (b[0] - a[0]), a[1] + t * (b[1] - a[1])) for a, b in ends for t in parts]
+
+
+def _draw(rows: Sequence[Json], panel: Panel, ax: Axes) -> None:
     style = STYLES["optimal"]
-    known = sorted((row["compiled_temp_bytes"] / MEGABYTE, panel.value(row) or 0.0) for row in plans)
-    least = [point for i, point in enumerate(known) if all(point[1] < other[1] for other in known[:i])]
+    known = _plans(rows, panel)
+    least = _least(known)
     ax.plot([p[0] for p in known], [p[1] for p in known], "o", color=style.edge, markersize=4, alpha=0.4, zorder=2)
     x, y = [p[0] for p in least], [p[1] for p in least]
     ax.plot(x, y, "-o", color=style.edge, markersize=5, linewidth=1.4, label="plans", zorder=3)
