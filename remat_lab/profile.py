@@ -1,8 +1,9 @@
 """Measured costs: every structurally distinct step of a program compiled alone, and timed on the present device.
 
 The steps that a plan is made of are separated by barriers in the emitted program, so that what a step takes alone is close to
-what it takes there. What is not: a program's launch, which is subtracted; fresh memory, as results are allocated anew at every
-run of a step alone; and the caches, which hold a step's inputs more often when it is repeated than when others ran between.
+what it takes there. What is not: a program's launch, which is subtracted; fresh memory, which a program has for all of its
+temporaries at once (`profile_memory`); and the caches, which hold a step's inputs more often when it is repeated than when
+others ran between.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ import jax
 from remat_lab import _compat, environment
 from remat_lab.errors import InvalidArgument, ProfileWarning
 from remat_lab.fuse import Fused
-from remat_lab.primitives import FUSIBLE
+from remat_lab.primitives import FUSIBLE, REDUCTIONS
 from remat_lab.profile_cache import Cache, Measurement, default_cache
+from remat_lab.profile_memory import LARGE_BYTES, fresh_seconds
 from remat_lab.profile_step import StepProgram, cannot_run_alone, step_program
 from remat_lab.profile_timer import Timing, compile_step, time_steps
 from remat_lab.targets import Target, as_target
@@ -42,6 +44,7 @@ class Profile:
         distinct: number of structurally different steps.
         measured: how many of them were measured now, rather than read from the cache.
         seconds: time that it took.
+        fresh_seconds_per_byte: what a byte costs that the system hands out anew (`profile_memory`); 0 off the CPU.
     """
 
     measurements: dict[int, Measurement]
@@ -49,6 +52,7 @@ class Profile:
     distinct: int
     measured: int
     seconds: float
+    fresh_seconds_per_byte: float = 0.0
 
     def apply(self, fused: Fused) -> Fused:
         """The same graph with measured seconds as costs (where steps were timed) and measured workspaces.
@@ -62,9 +66,15 @@ class Profile:
             nodes[v] = replace(nodes[v], cost=cost, workspace=_workspace(fused, v, found.workspace_bytes))
         return replace(fused, graph=Graph(tuple(nodes), fused.graph.outputs))
 
-    def seconds_of(self, order: Iterable[int], otherwise: Graph) -> float:
-        """Predicted time of an order of computations; steps that could not be timed take their cost in `otherwise`."""
-        total = 0.0
+    def seconds_of(self, order: Iterable[int], otherwise: Graph, temp_bytes: int = 0) -> float:
+        """Predicted time of a program.
+
+        Args:
+            order: its computations.
+            otherwise: steps that could not be timed take their cost in this graph.
+            temp_bytes: its temporaries, which are one block of memory. A large one is mapped and cleared at each run.
+        """
+        total = temp_bytes * self.fresh_seconds_per_byte if temp_bytes >= LARGE_BYTES else 0.0
         for v in order:
             found = self.measurements.get(v)
             total += otherwise.nodes[v].cost if found is None or found.seconds is None else found.seconds
@@ -125,6 +135,7 @@ def profile(
         reasons={v: reasons[step.key] for v, step in steps.items() if step.key in reasons},
         distinct=len(distinct),
         measured=sum(step.key in known for step in missing),
+        fresh_seconds_per_byte=_fresh(cache, setting) if timed and chosen.platform == "cpu" else 0.0,
         seconds=time.perf_counter() - start,
     )
 
@@ -137,6 +148,8 @@ def _workspace(fused: Fused, node: int, alone: int) -> int:
     program, group, rule = fused.program, fused.groups[node], fused.graph.nodes[node].workspace
     if any(_compat.sub_jaxprs(program.equations[k].eqn) for k in group.equations):
         return rule
+    if program.equations[group.root].name in REDUCTIONS:
+        return max(alone, rule)  # alone it shares nothing with other steps
     if program.equations[group.root].name in FUSIBLE:
         return min(alone, max(rule, alone - fused.graph.nodes[node].size))
     return alone
@@ -180,6 +193,16 @@ def _setting(target: Target) -> dict[str, str]:
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
         "precision": str(jax.config.jax_default_matmul_precision),
     }
+
+
+def _fresh(cache: Cache, setting: dict[str, str]) -> float:
+    """Seconds per byte of fresh memory, measured now or at any time before."""
+    size, key = 2 * LARGE_BYTES, _key(setting, "fresh memory")
+    found = cache.read(key)
+    if found is None or found.seconds is None:
+        found = Measurement(fresh_seconds(size), size)
+        cache.write(key, found, step=["fresh memory"], inputs=[], setting=setting)
+    return (found.seconds or 0.0) / size
 
 
 def _key(setting: dict[str, str], structure: str) -> str:

@@ -21,8 +21,9 @@ from remat_lab.flatten import flatten
 from remat_lab.fuse import fuse
 from remat_lab.profile import profile
 from remat_lab.profile_cache import Cache, Measurement, default_cache
+from remat_lab.profile_memory import LARGE_BYTES
 from remat_lab.profile_step import cannot_run_alone, step_program
-from remat_lab.profile_timer import compile_step, make_inputs, time_steps
+from remat_lab.profile_timer import Timing, compile_step, make_inputs, time_steps
 from remat_lab.trace import Loss
 from solvers.simulate import simulate
 
@@ -229,7 +230,7 @@ def test_each_distinct_step_is_measured_once_and_then_read(cache):
     seen = []
     first = profile(fused, rounds=1, progress=lambda *what: seen.append(what))
     assert first.measured == first.distinct < len(fused.groups)
-    assert len(list(cache.folder.rglob("*.json"))) == first.distinct
+    assert len(list(cache.folder.rglob("*.json"))) == first.distinct + 1  # the last is the cost of fresh memory
     assert set(first.measurements) == set(fused.groups)
     assert {message.split()[0] for message, _, _ in seen} == {"compile", "time"}
     assert all(done <= total for _, done, total in seen)
@@ -280,6 +281,20 @@ def test_measured_seconds_and_workspaces_replace_those_of_the_rules(ticking):
         replace(node, cost=0.0, workspace=0) for node in fused.graph.nodes
     ]
     assert found.seconds_of([*graph.steps, graph.steps[0]], fused.graph) == pytest.approx(0.1 * (len(graph.steps) + 1))
+
+
+@pytest.mark.parametrize(
+    ("temp", "paid"), [(0, 0), (LARGE_BYTES - 1, 0), (LARGE_BYTES, LARGE_BYTES), (2 * LARGE_BYTES, 2 * LARGE_BYTES)]
+)
+def test_large_temporaries_are_paid_for_once_at_each_run(monkeypatch, temp, paid):
+    monkeypatch.setattr("remat_lab.profile.fresh_seconds", lambda size: float(size))  # a second a byte
+    monkeypatch.setattr("remat_lab.profile.time_steps", lambda steps, **_: [Timing(1.0, 0.0) for _ in steps])
+    fused = fused_stack()
+    first, second = profile(fused), profile(fused)
+    assert second.measured == 0
+    for found in (first, second):
+        assert found.seconds_of(fused.graph.steps, fused.graph, temp) == len(fused.graph.steps) + paid
+    assert profile(fused, timed=False).fresh_seconds_per_byte == 0
 
 
 def test_the_workspace_is_what_the_compiler_says():
