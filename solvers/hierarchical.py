@@ -14,7 +14,8 @@ likewise. Here groups may also keep a pattern of values beside their checkpoint,
 so that time grows with the number of distinct ranges. Not optimal in general; `turn_bound` says how far off a plan may be,
 among schedules in any order.
 
-Where a graph has no backward pass to come back through blocks, or nothing composed fits, greedy eviction gives the start.
+Where a graph has no backward pass to come back through blocks, or nothing composed fits, greedy eviction gives the start; on
+a graph of some hundred steps it is tried in any case.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from solvers.compose import Composer
 from solvers.errors import UnsupportedGraph
 from solvers.fallback import stopped
 from solvers.graph import Graph
-from solvers.greedy import greedy_order
+from solvers.greedy import RULES, greedy_order
 from solvers.narrow_cuts import Blocks
 from solvers.orders import cost_of, peak_of
 from solvers.part import run_here
@@ -49,6 +50,7 @@ _TRIES = 8  # orders made for one set of tables
 _SMALL = 1500  # steps up to which orders that do not fit are repaired, and exchanges are looked for everywhere
 _EXACT = 600  # steps up to which all of it is one model
 _BOUND_SHARE, _REPAIR_SHARE, _GREEDY_SHARE, _IMPROVE_SHARE = 0.25, 0.05, 0.5, 0.3  # of the time left
+_EVICTION_SHARE = 0.1
 _SETTLED = 1e-6  # of the keep-all cost; a gap that is not worth polishing
 _MOST_ROUNDS, _ROUNDS_PER_WORK = 2000, 20  # of exchanges or windows, without and with a work limit
 _REORDERINGS = 20
@@ -140,6 +142,8 @@ class _Search:
             self.facts["blocks"] = "the time limit was over before they were composed"
         if not self.polish:
             return
+        if self.left > 0 and self.open and len(self.graph.steps) <= _EXACT:
+            self._from_eviction()
         if self.left > 0 and self.best is None:
             self._from_greedy()
         if self.left > 0 and self.open:
@@ -199,6 +203,14 @@ class _Search:
     def _check_time(self) -> None:
         if self.left <= 0:
             raise _OutOfTime
+
+    def _from_eviction(self) -> None:
+        """Greedy eviction by each rule, which where little fits may beat blocks that do not look alike."""
+        deadline = time.monotonic() + _EVICTION_SHARE * self.left
+        for rule in RULES:
+            order = greedy_order(self.graph, self.budget, rule, deadline=deadline)
+            if order is not None:
+                self.offer(order, f"greedy, {rule.name}")
 
     def _from_greedy(self) -> None:
         """Greedy eviction, for graphs that do not come in blocks, or too tight budgets for these."""
