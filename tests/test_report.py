@@ -192,15 +192,18 @@ coordinates = st.tuples(st.floats(0, 800), st.floats(0, 600))
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(coordinates, st.tuples(st.floats(10, 150), st.floats(8, 14))), max_size=14))
-def test_placed_labels_never_overlap(cases):
+@given(
+    st.lists(st.tuples(coordinates, st.tuples(st.floats(10, 150), st.floats(8, 14))), max_size=14),
+    st.lists(coordinates, max_size=6),
+)
+def test_placed_labels_never_overlap(cases, clear):
     points, sizes = [point for point, _ in cases], [extent for _, extent in cases]
     bounds = Box(0, 0, 800, 600)
-    boxes = place_labels(points, sizes, bounds, marker=4)
+    boxes = place_labels(points, sizes, bounds, marker=4, clear=clear)
     assert [(box.width, box.height) for box in boxes] == sizes
     assert all(bounds.contains(box) for box in boxes)
     assert all(a.overlap(b) == 0 for a, b in itertools.combinations(boxes, 2))
-    markers = [Box(x - 4, y - 4, 8, 8) for x, y in points]
+    markers = [Box(x - 4, y - 4, 8, 8) for x, y in (*points, *clear)]
     assert all(box.overlap(marker) == 0 for box in boxes for marker in markers)
 
 
