@@ -218,15 +218,32 @@ def _step(
     mine = {owners[k] for k in roots if k in owners}
     carried = mine | {i for k in roots for i, _ in traces.get(k, ()) if i not in owned}
     scratch = sum(kernels[i].kernel.scratch_bytes for i in mine)
-    pieces = sum(result.bytes for k in roots for i, result in traces.get(k, ()) if i != owners.get(k))
+    leaves = {v for v in program.outputs if isinstance(v, int)}
     sizes: dict[int, int] = {}
     for k in roots:
-        outs = program.equations[k].outs
-        laid_out = [result.bytes for i, result in traces.get(k, ()) if i == owners.get(k)]
-        if len(outs) == 1 and len(laid_out) == 1 and laid_out[0] > program.bytes[outs[0]] and not _joined(program, k, traces):
-            sizes[outs[0]] = laid_out[0]  # padded
+        found, outs = traces.get(k, ()), program.equations[k].outs
+        value = _array_of(program, k, owners.get(k), found)
+        scratch += sum(result.bytes for i, result in found if result is not value and (i != owners.get(k) or value is not None))
+        if value is None or value.bytes <= program.bytes[outs[0]] or _joined(program, k, traces):
+            continue
+        if value.elements > elements(program, outs[0]) and not leaves.isdisjoint(outs):
+            scratch += value.bytes  # the caller's buffer has no room for it
+        else:
+            sizes[outs[0]] = value.bytes  # padded
     moved = sum(kernels[i].kernel.read_bytes + kernels[i].kernel.written_bytes for i in carried)
-    return Step(roots, workspace=scratch + pieces, moved_bytes=moved or None, sizes=sizes)
+    return Step(roots, workspace=scratch, moved_bytes=moved or None, sizes=sizes)
+
+
+def _array_of(program: Program, k: int, owner: int | None, found: Sequence[tuple[int, Result]]) -> Result | None:
+    """The array that is the only result of an equation, if one is: of its owner, or of another kernel if that has its size.
+
+    A product or sum in stages has larger arrays before it.
+    """
+    if len(program.equations[k].outs) != 1:
+        return None
+    own = elements(program, program.equations[k].outs[0])
+    ranked = sorted(found, key=lambda pair: (pair[1].elements != own, pair[0] != owner))
+    return next((result for i, result in ranked if result.elements == own or i == owner), None)
 
 
 def _joined(program: Program, k: int, traces: Traces) -> bool:
@@ -239,8 +256,8 @@ def _joined(program: Program, k: int, traces: Traces) -> bool:
         return False
     readers, own = program.readers, elements(program, q.outs[0])
     beside = {c for v in q.reads for c in readers[v] if program.equations[c].name == "dot_general" and c not in traces}
-    extra = {result.elements - own for _, result in traces[k]}
-    return bool(beside) and max(extra) == sum(elements(program, program.equations[c].outs[0]) for c in beside)
+    extra = max(result.elements - own for _, result in traces[k])
+    return bool(beside) and extra <= sum(elements(program, program.equations[c].outs[0]) for c in beside)
 
 
 def elements(program: Program, value: int) -> int:
