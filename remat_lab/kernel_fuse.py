@@ -226,8 +226,9 @@ def _step(
         scratch += sum(result.bytes for i, result in found if result is not value and (i != owners.get(k) or value is not None))
         if value is None or value.bytes <= program.bytes[outs[0]] or _joined(program, k, traces):
             continue
-        if value.elements > elements(program, outs[0]) and not leaves.isdisjoint(outs):
-            scratch += value.bytes  # the caller's buffer has no room for it
+        fixed = program.equations[k].name in FUSIBLE or not leaves.isdisjoint(outs)
+        if value.elements > elements(program, outs[0]) and fixed:
+            scratch += value.bytes  # what its reader pads it to, or what the caller's buffer has no room for
         else:
             sizes[outs[0]] = value.bytes  # padded
     moved = sum(kernels[i].kernel.read_bytes + kernels[i].kernel.written_bytes for i in carried)

@@ -133,6 +133,15 @@ def test_products_of_one_operand_that_share_a_kernel_are_charged_for_their_own_r
     assert (padded.sizes, padded.workspace) == ({}, 2 * BYTES)  # the buffer of a result has no room for more
 
 
+def test_what_is_padded_for_its_reader_is_work_space():
+    """The operand of a convolution in steps of two, say: written with zeros between its elements, and kept without."""
+    program = program_of(lambda x, w: (jnp.tan(jnp.sin(x)) @ w, jnp.cos(jnp.sin(x))), SQUARE, SQUARE)
+    sine, tangent, dot, cosine = named(program, "sin", "tan", "dot_general", "cos")
+    kernels = [kernel((sine, ALL), (tangent, 4 * ALL)), kernel((dot, ALL)), kernel((cosine, ALL))]
+    first = steps_of(program, kernels, len(program.equations))[0]
+    assert (first.roots, first.sizes, first.workspace) == ((sine, tangent), {}, 4 * BYTES)
+
+
 @pytest.mark.parametrize(
     ("reads_other", "expected"), [(True, [["sin"], ["add"]]), (False, [["sin"], ["scatter-add"], ["add"]])]
 )
