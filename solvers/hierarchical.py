@@ -134,7 +134,7 @@ class _Search:
         try:
             for order, name in self._composed():
                 self.offer(order, name)
-                if self.left <= 0:
+                if self.left <= 0 and self.best is not None:  # with the tables there, a few more tries cost little
                     break
         except UnsupportedGraph:
             self.facts["blocks"] = "none: there is no backward pass"
