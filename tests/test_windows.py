@@ -90,3 +90,32 @@ def test_out_of_time_within_the_tables_falls_back(monkeypatch):
     found = solve(GRAPH, BUDGET, "hierarchical", work_limit=0.01, workers=1)
     assert "time limit" in found.notes["blocks"]
     assert found.peak <= BUDGET
+
+
+def test_time_that_is_over_after_the_tables_still_leaves_a_schedule(monkeypatch):
+    class Clock:
+        now = 0.0
+
+        def monotonic(self):
+            return self.now
+
+    clock, calls = Clock(), []
+
+    class Slow(hierarchical.Composer):
+        def __init__(self, sequence, memory, check):
+            super().__init__(sequence, memory, check)
+            clock.now = 1e6
+
+    def unroll(sequence, items):
+        calls.append(items)
+        return list(GRAPH.steps) if len(calls) == 1 else real(sequence, items)
+
+    real = hierarchical.unroll
+    monkeypatch.setattr(hierarchical, "Composer", Slow)
+    monkeypatch.setattr(hierarchical, "unroll", unroll)
+    monkeypatch.setattr(hierarchical, "repair", lambda *given, **limits: None)
+    monkeypatch.setattr(hierarchical, "time", clock)
+    found = solve(GRAPH, BUDGET, "hierarchical", time_limit=60.0, workers=1)
+    assert found.status is Status.TIME_LIMIT
+    assert found.peak <= BUDGET
+    assert len(calls) > 1
