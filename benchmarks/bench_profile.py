@@ -77,6 +77,9 @@ def run(name: str, rounds: int) -> dict[str, Any]:
         row["measured_seconds"] = statistics.median(seconds[title])
         row["predicted_over_measured"] = row["predicted_seconds"] / row["measured_seconds"]
         row["rounds"] = seconds[title]
+    scale = plans["keep all"]["predicted_over_measured"]
+    for row in plans.values():
+        row["relative_to_keep_all"] = row["predicted_over_measured"] / scale
     return {
         "model": name,
         "first": first,
@@ -122,7 +125,8 @@ def main() -> None:
     for title, row in result["plans"].items():
         print(
             f"{title:<9} predicted {row['predicted_seconds'] * 1e3:7.1f} ms, measured {row['measured_seconds'] * 1e3:7.1f} ms "
-            f"({row['predicted_over_measured'] - 1:+.1%}); {row['predicted_bytes'] / 1e6:.1f} MB"
+            f"({row['predicted_over_measured'] - 1:+.1%}; relative to keeping all {row['relative_to_keep_all'] - 1:+.1%}); "
+            f"{row['predicted_bytes'] / 1e6:.1f} MB"
         )
     wrong = [pair["pair"] for pair in result["pairs"] if not pair["right"]]
     decided = sum(pair["faster"] is not None for pair in result["pairs"])

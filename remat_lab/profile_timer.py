@@ -3,9 +3,10 @@
 Every step is compiled alone, and all are timed in turn, round after round, so that a slow moment of the machine falls on one
 round of all steps rather than on all rounds of one. In each round a step's inputs are made, it runs untimed until its code and
 memory are in place, then timed, and everything is freed before the next step: no more than one step's arrays exist at a time.
-Before each timed run the caches are filled with something else: in a training step most of what a step reads was written long
-before, and alone it would find all of that near (worth about a tenth of a convolution on a server). What an empty program
-takes is subtracted, and the median over rounds is the result.
+In a training step some of what a step reads was written just before (the gradient that comes from above) and some long before
+(what was kept for the backward pass), where alone it would find all of it near. So it is timed both ways, with the caches as
+the last run left them and filled with something else, and charged the mean. What an empty program takes is subtracted, and the
+median over rounds is the result.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from remat_lab.measure import Compiled, compile_program
 from remat_lab.profile_step import StepProgram
 from remat_lab.targets import Target, as_target
 
-_RUNS = 3  # timed runs of a step in a round, of which the fastest counts
-_EVICTING_BYTES = 64 << 20  # written before each timed run; 0 leaves the caches as they are
+_RUNS = 3  # timed runs of a step in a round for each state of the caches, of which the fastest counts
+_EVICTING_BYTES = 64 << 20  # written to fill the caches
 _LEAST = 0.1  # a step takes at least this part of what was timed: an empty program may be no quicker than it
 
 
@@ -107,9 +108,7 @@ def _implementation(shape: jax.ShapeDtypeStruct) -> Any:
 
 
 def _evictor() -> Callable[[], None]:
-    """Something to do before each timed run: it writes as much on the device as its caches hold, in memory of its own."""
-    if not _EVICTING_BYTES:
-        return lambda: None
+    """Something to do before a timed run: it writes as much on the device as its caches hold, in memory of its own."""
     write = jax.jit(lambda x: x + 1, donate_argnums=0)
     held = [jax.block_until_ready(write(jnp.zeros(_EVICTING_BYTES // 4, jnp.float32)))]
 
@@ -120,17 +119,26 @@ def _evictor() -> Callable[[], None]:
 
 
 def _time(executable: Any, arrays: Sequence[jax.Array], evict: Callable[[], None]) -> float:
-    """Seconds of the fastest of a few runs after one that is not timed."""
+    """Seconds of a run: the mean of the fastest of a few with the caches filled with something else, and of a few without.
+
+    One run before is not timed.
+    """
     jax.block_until_ready(executable(*arrays))
-    best = float("inf")
+    far = near = float("inf")
     for _ in range(_RUNS):
         evict()
-        start = time.perf_counter()
-        results = executable(*arrays)
-        jax.block_until_ready(results)
-        best = min(best, time.perf_counter() - start)
-        del results
-    return best
+        far = min(far, _run(executable, arrays))
+        near = min(near, _run(executable, arrays))
+    return (far + near) / 2
+
+
+def _run(executable: Any, arrays: Sequence[jax.Array]) -> float:
+    start = time.perf_counter()
+    results = executable(*arrays)
+    jax.block_until_ready(results)
+    seconds = time.perf_counter() - start
+    del results
+    return seconds
 
 
 def _timing(found: Sequence[float]) -> Timing:
