@@ -37,6 +37,7 @@ from solvers.chain_view import view_chain
 from solvers.errors import InfeasibleBudget, SolverError, UnsupportedGraph
 from solvers.fallback import stopped
 from solvers.graph import Graph
+from solvers.orders import peak_of
 from solvers.part import Answer, run_here
 from solvers.pool import Claim, Pool, whole_bound
 from solvers.schedule import Schedule
@@ -142,6 +143,8 @@ class _Search:
             if min(self.pool.peaks, default=math.inf) > floor:
                 self.find_smallest_budget()
             return
+        if deep:
+            self.try_fitting_starts()
         self.try_blocks(_HIERARCHICAL if deep else _BLOCKS)
         if deep and self.pool.best is not None:
             return
@@ -180,6 +183,12 @@ class _Search:
         """Looks for the smallest budget that works: greedy reports the lowest peak that it reaches."""
         limit = math.inf if self.repeatable else min(self.left, max(1.0, 2 * _QUICK_SHARE * self.options.time_limit))
         self._run_here(Job("greedy", 1.0), Options(time_limit=limit, seed=self.options.seed))
+
+    def try_fitting_starts(self) -> None:
+        """The caller's orders that are within the budget: on a deep network repair would take too long."""
+        for k, order in enumerate(self.options.starts):
+            if self.left > 0 and peak_of(self.graph, order) <= self.budget:
+                self.offer(order, f"start {k}")
 
     def try_starts(self) -> None:
         """The caller's orders, repaired where they exceed the budget."""

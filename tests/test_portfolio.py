@@ -322,3 +322,14 @@ def test_improve_never_returns_worse_than_its_starts_and_finds_what_was_left_in_
     assert solve(graph, budget, "improve", time_limit=2, starts=[start, wasteful.schedule.order]).cost <= wasteful.cost
     with pytest.raises(InfeasibleBudget):
         solve(graph, budget, "improve")
+
+
+def test_deep_networks_are_left_to_blocks_and_no_start_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(portfolio, "_DEEP", 0)
+    graph = hourglass()
+    budget = int(0.7 * peak(graph))
+    best = solve(graph, budget, "intervals", time_limit=60, work_limit=0.2, workers=1)
+    found = solve(graph, budget, time_limit=60, work_limit=0.01, workers=1, starts=[best.schedule.order, graph.steps])
+    assert found.notes["schedule"] in ("start 0", "hierarchical")
+    assert found.cost <= best.cost
+    assert solve(graph, budget, time_limit=60, work_limit=0.01, workers=1).notes["schedule"] == "hierarchical"
