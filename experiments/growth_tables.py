@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from experiments.records import Row
@@ -17,10 +18,17 @@ PAPER = {"layers": 1000, "before": 48e9, "after": 7e9, "extra": 0.30}
 
 
 def strategies(rows: Sequence[Row]) -> list[str]:
-    """The strategies of the rows: the named ones in their order, then optimal plans from large budgets to small."""
+    """The strategies of the rows: the named ones in their order, then optimal plans, fractions from large on."""
     found = {row["point"]["strategy"] for row in rows}
     named = [name for name in ORDER if name in found]
-    return named + sorted(found - set(named), key=lambda name: (-float(name.partition("@")[2] or 0), name))
+    return named + sorted(found - set(named), key=_by_budget)
+
+
+def _by_budget(name: str) -> tuple[float, str]:
+    try:
+        return -float(name.partition("@")[2] or 0), name
+    except ValueError:  # bytes
+        return -math.inf, name
 
 
 def model_of(row: Row) -> str:

@@ -6,7 +6,7 @@ networks of He et al. on MXNet, where every operator writes its result; here the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from experiments import growth
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 OPTIMAL = ("optimal@0.5", "optimal@0.2", "optimal@0.1")
 PLANNED = (UNSHARED, SHARED, "keep all", DROP, *HEURISTICS, *OPTIMAL)
 COMPILED = (PLAIN, "keep all", "sqrt(n)", "recursive", "optimal@0.2")
-THOUSAND = ("sqrt(n)", "optimal@0.1", "recursive", "keep all", PLAIN, "optimal@0.2")  # compiled, the most wanted first
-FIT_FROM = 100  # layers; below, the working set of the first stage, the same at every depth, hides the growth
+DEEPER = ("keep all", "sqrt(n)", "recursive")  # compiled, for the exponents
+THOUSAND = ("sqrt(n)", "optimal@0.1", "recursive", "keep all", PLAIN)  # compiled, the most wanted first
+FIT_FROM = 200  # layers; below, what any depth has (the stem, first blocks of stages) is a tenth of keeping all and more
 
 
 def points(preset: str, target: str | None) -> list[Point]:
@@ -36,16 +37,25 @@ def points(preset: str, target: str | None) -> list[Point]:
         planned = growth.points("resnet", (14, 26, 50), few, "planned", target, time_limit=2.0, **small)
         return planned + growth.points("resnet", (14,), (PLAIN, "sqrt(n)"), "compiled", target, **small)
     if preset == "gpu":
-        deep = {**full, "batch": 128}  # so that memory runs out within the depths
-        level = "run" if target is None else "compiled"
-        chosen = (PLAIN, "keep all", "optimal@0.5", "optimal@0.2", "sqrt(n)")
-        return growth.points("resnet", (50, 200, 401, 602, 803, 1001), chosen, level, target, time_limit=10.0, **deep)
+        return _on_a_gpu(target, {**full, "batch": 2048})  # so that memory runs out within depths that compile in a minute
     return [
         *growth.points("resnet", (50, 101, 200, 401), PLANNED, "planned", target, time_limit=60.0, **full),
         *growth.points("resnet", (1001,), PLANNED, "planned", target, time_limit=600.0, **full),
-        *growth.points("resnet", (101, 200, 401), COMPILED, "compiled", target, time_limit=60.0, **full),
+        *growth.points("resnet", (101, 200), COMPILED, "compiled", target, time_limit=60.0, **full),
+        *growth.points("resnet", (401,), DEEPER, "compiled", target, time_limit=60.0, **full),
         *growth.points("resnet", (1001,), THOUSAND, "compiled", target, time_limit=600.0, **full),
     ]
+
+
+def _on_a_gpu(target: str | None, options: Mapping[str, int]) -> list[Point]:
+    """Run where there is a device, within 8 minutes; compiled for a target, deeper as well."""
+    level, limit = ("run", 20.0) if target is None else ("compiled", 120.0)
+    plans = ("sqrt(n)", "optimal@100GB", "optimal@0.5")
+    found = growth.points("resnet", (26, 50), (PLAIN, "keep all", *plans), level, target, time_limit=limit, **options)
+    found += growth.points("resnet", (101,), plans, level, target, time_limit=limit, **options)
+    if target is not None:
+        found += growth.points("resnet", (200,), plans, level, target, time_limit=limit, **options)
+    return found
 
 
 def tables(rows: Sequence[Row]) -> list[Section]:

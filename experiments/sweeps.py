@@ -37,8 +37,8 @@ def _equal(point: Point) -> float:
     return 1.0
 
 
-def _on_a_gpu(preset: str) -> bool:
-    return preset == "gpu"
+def _on_a_gpu(preset: str, target: str | None) -> bool:
+    return preset == "gpu" and target is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +53,8 @@ class Experiment:
         tables: sections of a table, from rows.
         draw: a picture, from rows. This and the other functions can be imported by name, for processes of their own.
         weight: about how long a point takes relative to others; for the time left.
-        apart: whether a preset measures each point in a process of its own, where the peak that a device's allocator remembers
-            is that point's alone and running out of memory ends nothing else.
+        apart: whether a preset, for a target or None, measures each point in a process of its own, where the peak that a
+            device's allocator remembers is that point's alone and running out of memory ends nothing else.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Experiment:
     tables: Callable[[Sequence[Row]], list[Section]]
     draw: Callable[[Sequence[Row]], Figure]
     weight: Callable[[Point], float] = _equal
-    apart: Callable[[str], bool] = _on_a_gpu
+    apart: Callable[[str, str | None], bool] = _on_a_gpu
 
     def run(
         self,
@@ -133,7 +133,7 @@ def run(
         if report is not None:
             ahead = _left(time.monotonic() - began, sum(weights[:k]), sum(weights[k:]))
             report(f"{_label(point)}{ahead}", skipped + k, len(points))
-        row = call_apart(_measured, experiment, preset, point) if experiment.apart(preset) else None
+        row = call_apart(_measured, experiment, preset, point) if experiment.apart(preset, target) else None
         if isinstance(row, Killed):
             row = _row(experiment, preset, point, "out of memory", row.reason, {}, row.seconds)
         append(path, _measured(experiment, preset, point) if row is None else row)

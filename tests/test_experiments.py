@@ -167,7 +167,7 @@ def test_a_point_in_a_process_of_its_own_may_die(tmp_path):
     assert len({os.getpid(), rows[0]["result"]["process"], rows[2]["result"]["process"]}) == 3
 
 
-def _always(preset):
+def _always(preset, target):
     return True
 
 
