@@ -326,7 +326,7 @@ def test_improve_never_returns_worse_than_its_starts_and_finds_what_was_left_in_
 
 def test_deep_networks_are_left_to_blocks_and_no_start_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(portfolio, "_DEEP", 0)
-    graph = hourglass()
+    graph = hourglass(6)
     budget = int(0.7 * peak(graph))
     best = solve(graph, budget, "intervals", time_limit=60, work_limit=0.2, workers=1)
     found = solve(graph, budget, time_limit=60, work_limit=0.01, workers=1, starts=[best.schedule.order, graph.steps])
