@@ -141,6 +141,19 @@ def as_text(row: dict[str, Any]) -> str:
     )
 
 
+def as_markdown(rows: Iterable[dict[str, Any]]) -> str:
+    """A table of all rows, one line for each target and model: predicted and compiled MB at each budget."""
+    cells: dict[tuple[str, str], dict[float | None, str]] = {}
+    for row in rows:
+        done = row["status"] != "infeasible"
+        text = f"{row['predicted_bytes'] / 1e6:.1f} / {row['compiled_bytes'] / 1e6:.1f}" if done else "infeasible"
+        cells.setdefault((row["target"], row["model"]), {})[row["budget"]] = text
+    heads = ["target", "model", *("keep all" if b is None else str(b) for b in BUDGETS)]
+    lines = [heads, ["---"] * len(heads)]
+    lines += [[target, model, *(found.get(b, "") for b in BUDGETS)] for (target, model), found in cells.items()]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def main() -> None:
     """Runs what is asked for, then holds it to the claim."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -149,7 +162,11 @@ def main() -> None:
     parser.add_argument("--budget", action="append", type=float, help="only this fraction of the keep-all peak; 1 keeps all")
     parser.add_argument("--label", default="", help="rows with other labels are not reused")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where to append")
+    parser.add_argument("--markdown", action="store_true", help="only print the rows of the file as a table")
     options = parser.parse_args()
+    if options.markdown:
+        print(as_markdown(already(options.out, options.label).values()))
+        return
     budgets = BUDGETS if options.budget is None else [None if b >= 1 else b for b in options.budget]
     rows = run(options.target or ["cpu"], options.model or MODELS, budgets, options.label, options.out)
     for target in dict.fromkeys(row["target"] for row in rows):
