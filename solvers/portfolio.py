@@ -33,13 +33,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from solvers.bounds import cost_floor, describe_scope, minimum_budget
-from solvers.chain_view import view_chain
-from solvers.errors import InfeasibleBudget, SolverError, UnsupportedGraph
+from solvers.errors import InfeasibleBudget, SolverError
 from solvers.fallback import stopped
 from solvers.graph import Graph
 from solvers.orders import peak_of
 from solvers.part import Answer, run_here
 from solvers.pool import Claim, Pool, whole_bound
+from solvers.portfolio_jobs import BLOCKS, HIERARCHICAL, INTERVALS, jobs_for
 from solvers.schedule import Schedule
 from solvers.simulate import simulate
 from solvers.solution import ANY_SCHEDULE, Options, Progress, Solution, Status, make_solution
@@ -58,13 +58,6 @@ _FIRST_SHARE = 0.3  # of the time limit, at most, for a first schedule that fits
 _REORDERINGS = 20
 _NO_TIME = 1.0  # seconds in which no part is worth starting
 _IMPROVEMENTS = 60  # rounds of greedy improvement under a work limit
-
-_INTERVALS = Job("intervals", 1.0, exact=True, all_workers=True)
-_BLOCKS, _HIERARCHICAL = Job("blocks", 0.2), Job("hierarchical", 1.0)
-_GREEDY, _KNAPSACK, _IMPROVE = Job("greedy", 0.12), Job("knapsack", 0.06), Job("improve", 1.0)
-_EVENTS = Job("events", 1.0, exact=True, refines=True, scope=describe_scope("given"))
-_FRONTIER = Job("frontier", 0.8, exact=True, small="free", scope=describe_scope("given"))
-_FREE, _KEPT = replace(_EVENTS, small="free", refines=False), replace(_INTERVALS, small="kept")
 
 
 def solve(graph: Graph, budget: int | None, options: Options) -> Solution:
@@ -87,29 +80,6 @@ def solve(graph: Graph, budget: int | None, options: Options) -> Solution:
             raise
         interrupted = True
     return search.solution(interrupted)
-
-
-def _jobs(graph: Graph, workers: int, fits: bool) -> list[Job]:
-    """What to run, in the order in which it is started; `fits` tells whether a schedule is known.
-
-    With small values free, `events` is tried beside the heuristics, and begins anew with what these found.
-    """
-    if workers == 1:
-        heuristics = [_GREEDY if fits else replace(_GREEDY, share=0.4), _KNAPSACK, replace(_IMPROVE, share=0.15)]
-        jobs = [*heuristics, replace(_KEPT, share=0.2), replace(_FRONTIER, share=0.25), _FREE, _EVENTS]
-    elif len(graph.steps) <= _SMALL:
-        jobs = [_FREE, _KEPT, _EVENTS, _GREEDY, _KNAPSACK, _IMPROVE]
-    elif not fits:  # a start is what is missing most
-        jobs = [replace(_GREEDY, share=0.4), replace(_FREE, share=0.4), _EVENTS, _FRONTIER, _KEPT, _IMPROVE]
-    else:
-        first, second = replace(_FREE, share=0.1), replace(_FREE, share=0.5)
-        start = [_GREEDY, first, _EVENTS, _KNAPSACK, _FRONTIER]
-        jobs = [*start, replace(_IMPROVE, share=0.12), second, _EVENTS, _KEPT, _IMPROVE]
-    try:
-        view_chain(graph)
-    except UnsupportedGraph:
-        return jobs
-    return [Job("chain", 1.0), *jobs]
 
 
 class _Search:
@@ -145,7 +115,7 @@ class _Search:
             return
         if deep:
             self.try_fitting_starts()
-        self.try_blocks(_HIERARCHICAL if deep else _BLOCKS)
+        self.try_blocks(HIERARCHICAL if deep else BLOCKS)
         if deep and self.pool.best is not None:
             return
         self.try_starts()
@@ -155,10 +125,14 @@ class _Search:
         if not self.done and self.repeatable:
             self.take_turns()
         if not self.done and not self.repeatable and len(self.graph.steps) <= _SMALL:
-            self.run_inline(_INTERVALS, min(_SMALL_SECONDS, _SMALL_SHARE * self.options.time_limit))
+            self.run_inline(INTERVALS, min(_SMALL_SECONDS, _SMALL_SHARE * self.options.time_limit))
         if not self.done and not self.repeatable:
             workers = self.options.workers or os.cpu_count() or 1
-            Team(self, workers, _jobs(self.graph, workers, self.pool.best is not None)).run()
+            Team(
+                self,
+                workers,
+                jobs_for(self.graph, workers, small=len(self.graph.steps) <= _SMALL, fits=self.pool.best is not None),
+            ).run()
 
     @property
     def done(self) -> bool:
@@ -228,12 +202,12 @@ class _Search:
         if best is not None:
             rng = random.Random(self.options.seed)
             self.offer(improve(self.graph, best.order, self.budget, rng=rng, rounds=_IMPROVEMENTS), "greedy, improved")
-        view = view_for(_INTERVALS, self.graph, self.pool)
+        view = view_for(INTERVALS, self.graph, self.pool)
         proof = prove(view.graph, self.budget, Options(time_limit=max(0.01, self.left), starts=view.starts(self.pool)))
         if math.isfinite(proof.cost):
             self.claim(proof.cost, view.scope(describe_scope("given")), view.firsts, "linear program")
         if not self.done:
-            self.run_inline(_INTERVALS, self.left)
+            self.run_inline(INTERVALS, self.left)
 
     def run_inline(self, job: Job, seconds: float) -> None:
         """Runs a job in this process."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from strategies import graphs, orders, training_graphs
 
 import solvers.portfolio as portfolio
+import solvers.portfolio_jobs as portfolio_jobs
 from solvers.brute_force import brute_force
 from solvers.errors import InfeasibleBudget
 from solvers.essentials import Essentials
@@ -304,7 +305,7 @@ def test_without_processes_parts_run_here(monkeypatch: pytest.MonkeyPatch) -> No
 def test_exact_parts_are_given_up_once_nothing_can_fit_in_their_order(name: str, bound: int, excluded: bool) -> None:
     graph = training_chain(9)
     search = portfolio._Search(graph, 6, Options(), 0.0)
-    job = portfolio._EVENTS if name == "events" else portfolio._INTERVALS
+    job = portfolio_jobs.EVENTS if name == "events" else portfolio_jobs.INTERVALS
     error = InfeasibleBudget(budget=6, minimum=8, lower_bound=bound, relative_to="the given order", bottleneck=2, name="f2")
     search.take(Answer(None, -math.inf, "", "", error), job, View.of(graph, 6, graph.steps))
     assert search.excluded is excluded
