@@ -25,7 +25,7 @@ def points(preset: str, target: str | None) -> list[Point]:
     """Planned to 1,024 layers, compiled to 256."""
     if preset == "smoke":
         small = {"batch": 256, "width": 16}
-        planned = growth.points("mlp", (8, 16, 32, 64), PLANNED, "planned", target, time_limit=2.0, **small)
+        planned = growth.points("mlp", (8, 16, 32), PLANNED, "planned", target, time_limit=2.0, **small)
         return planned + growth.points("mlp", (8, 16, 32), (PLAIN, "keep all", "sqrt(n)"), "compiled", target, **small)
     full = {"batch": 4096, "width": 128}
     if preset == "gpu":
