@@ -22,7 +22,7 @@ from solvers.block_options import (
 )
 from solvers.narrow_cuts import Blocks
 
-_MOST_PATTERNS = 6
+_MOST_PATTERNS = 9
 _EXACT_EACH, _EXACT_POINTS = 3, 12  # points of a kind, and of all, that are solved exactly
 
 

@@ -33,7 +33,7 @@ from solvers.block_sequence import BlockSequence
 _SHORT = 12  # blocks; groups up to this size may be anywhere
 _SIZES = (*range(2, _SHORT + 1), 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 192, 256)
 _REPEATED = 3  # how often a longer range must occur
-_WORK = 2_000_000_000  # additions, about a second for each half a billion
+_WORK = 4_000_000_000  # additions, about a second for each half a billion
 _FEWEST_SLOTS, _MOST_SLOTS = 500, 5000
 
 Table = NDArray[np.float32]  # precise enough to choose by

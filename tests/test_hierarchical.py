@@ -69,13 +69,13 @@ def test_blocks_divide_the_steps(name):
 
 def test_depth_adds_no_kinds_and_tables_grow_with_it_at_most():
     counts = {}
-    for blocks in (20, 40, 80):
+    for blocks in (16, 32, 64):
         graph = residual_network(blocks)
         found = sequence(graph, budget_of(graph, 0.3))
         composer = Composer(found, budget_of(graph, 0.3))
         counts[blocks] = len(found.kinds), composer.count
-    assert counts[20][0] == counts[40][0] == counts[80][0] <= 5
-    assert counts[80][1] <= 2.2 * counts[40][1] <= 2.2**2 * 1.1 * counts[20][1]
+    assert counts[16][0] == counts[32][0] == counts[64][0] <= 5
+    assert counts[64][1] <= 2.2 * counts[32][1] <= 2.2**2 * 1.1 * counts[16][1]
 
 
 @pytest.mark.parametrize("name", NETWORKS)
