@@ -2,7 +2,7 @@
 
 The cost analysis counts a loop's body once, however often it runs. Here the instructions of bodies are counted as it counts
 them: two for each multiplication of a dot, one for each element that elementwise arithmetic writes or a reduction reads.
-Convolutions in loops and what libraries do are not counted; nor are loops whose number of trips the compiler does not know.
+Convolutions in loops and what libraries do are not counted.
 """
 
 from __future__ import annotations
@@ -19,22 +19,28 @@ _ELEMENTWISE = frozenset(
 _DIMS = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
 
 
-def repeated_flops(module: Module) -> float:
-    """FLOPs of all trips of all loops after the first of each."""
-    return _flops(module, module.entry, again=True) - _flops(module, module.entry, again=False)
+def repeated_flops(module: Module) -> float | None:
+    """FLOPs of all trips of all loops after the first of each; None if the compiler does not know how often some loop runs."""
+    every = _flops(module, module.entry, again=True)
+    return None if math.isnan(every) else every - _flops(module, module.entry, again=False)
 
 
 def _flops(module: Module, name: str, again: bool) -> float:
-    """FLOPs of a computation and what it calls, with every trip or, as the cost analysis has it, one."""
+    """FLOPs of a computation and what it calls, with every trip or, as the cost analysis has it, one.
+
+    Not a number if trips are not known of a loop that does any work.
+    """
     body = module.computations[name]
     total = 0.0
     for i in body.instructions:
         if i.opcode == "while":
-            times = (trips(i) or 1) if again else 1
-            total += times * sum(_flops(module, inner, again) for inner in i.called("condition", "body"))
+            once = sum(_flops(module, inner, again) for inner in i.called("condition", "body"))
+            times = trips(i) if again else 1
+            total += once * times if times is not None else math.nan if once else 0.0
         elif i.opcode == "conditional":
             sides = i.called("branch_computations", "true_computation", "false_computation")
-            total += max((_flops(module, side, again) for side in sides), default=0.0)
+            found = [_flops(module, side, again) for side in sides]
+            total += math.nan if any(map(math.isnan, found)) else max(found, default=0.0)
         elif i.opcode in ("fusion", "call", "async-start"):
             total += sum(_flops(module, inner, again) for inner in i.called("calls", "to_apply"))
         else:

@@ -52,11 +52,12 @@ class Compiled:
 
     @cached_property
     def flops_of_all_trips(self) -> float | None:
-        """`flops`, with those of loops' later trips (`hlo_flops`); None where the backend has none or shows no program."""
-        if self.flops is None:
+        """`flops`, with those of loops' later trips (`hlo_flops`); None where either is not known."""
+        text = None if self.flops is None else program_text(self.executable)
+        if self.flops is None or text is None:
             return None
-        text = program_text(self.executable)
-        return None if text is None else self.flops + (repeated_flops(parse(text)) if " while(" in text else 0.0)
+        repeated = repeated_flops(parse(text)) if " while(" in text else 0.0
+        return None if repeated is None else self.flops + repeated
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the program and waits for its results."""

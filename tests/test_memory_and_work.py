@@ -238,7 +238,10 @@ def test_flops_of_loops_in_loops():
 ENTRY %main (a: (s32[], f32[4,6])) -> (s32[], f32[4,6]) {
   %a = (s32[], f32[4,6]) parameter(0)
   %o = (s32[], f32[4,6]) while(%a), condition=%never, body=%outer, backend_config={"known_trip_count":{"n":"3"}}
-  ROOT %u = (s32[], f32[4,6]) while(%o), condition=%never, body=%inner
+  ROOT %u = (s32[], f32[4,6]) while(%o), condition=%never, body=%inner, backend_config={"known_trip_count":{"n":"2"}}
 }
 """
-    assert repeated_flops(parse(text)) == (3 * 5 - 1) * 2 * 4 * 6 * 6  # the last loop's trips are not known
+    assert repeated_flops(parse(text)) == (3 * 5 - 1 + 1) * 2 * 4 * 6 * 6
+    unknown = text.replace(', backend_config={"known_trip_count":{"n":"2"}}', "")
+    assert repeated_flops(parse(unknown)) is None
+    assert repeated_flops(parse(unknown.replace("dot(%x, %w)", "copy(%x)"))) == 0
