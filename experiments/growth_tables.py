@@ -125,6 +125,21 @@ def limits(rows: Sequence[Row], unit: str) -> list[Section]:
     return sections
 
 
+def below_sharing(rows: Sequence[Row], base: str, unit: str) -> list[Section]:
+    """How many times less each compiled step takes than liveness analysis alone of the model `base`, by size."""
+    shared = dict(curve(rows, base, SHARED, "planned_bytes"))
+    lines = []
+    for model in models(rows):
+        for strategy in strategies([row for row in rows if model_of(row) == model]):
+            found = dict(curve(rows, model, strategy, "temp_bytes"))
+            cells = [f"{shared[size] / found[size]:.1f}" if size in found else NOTHING for size in shared]
+            if any(cell != NOTHING for cell in cells):
+                lines.append([f"{model}, {strategy}", *cells])
+    heading = f"Times below {SHARED} of {base}: that as planned, the step as compiled"
+    notes = ("Chen et al. (2016), section 5.3: more than 4 times, at the same sizes, against liveness analysis alone.",)
+    return [Section(heading, [unit, *(f"{size:,}" for size in shared)], lines, notes)] if lines else []
+
+
 def paper_table(rows: Sequence[Row]) -> list[Section]:
     """The deepest network beside the figures of Chen et al.; nothing below 1,000 layers."""
     sizes = [row["point"]["size"] for row in rows if row["point"]["size"] >= PAPER["layers"]]

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 OPTIMAL = ("optimal@0.5", "optimal@0.2", "optimal@0.1")
 PLANNED = (UNSHARED, SHARED, "keep all", DROP, *HEURISTICS, *OPTIMAL)
-COMPILED = (PLAIN, "keep all", "sqrt(n)", "recursive", "optimal@0.2")
 DEEPER = ("keep all", "sqrt(n)", "recursive")  # compiled, for the exponents
+COMPILED = (*DEEPER, PLAIN, "optimal@0.2")
 THOUSAND = ("sqrt(n)", "optimal@0.1", "recursive", "keep all", PLAIN)  # compiled, the most wanted first
 FIT_FROM = 200  # layers; below, what any depth has (the stem, first blocks of stages) is a tenth of keeping all and more
 

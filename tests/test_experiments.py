@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from experiments import growth, lstm_length, memory_time, mlp_depth, optimality, predicted, resnet_depth, step_time
 from experiments.figures import _spread as spread
-from experiments.growth_tables import by_size, exponents, limits, paper_table
+from experiments.growth_tables import below_sharing, by_size, exponents, limits, paper_table, strategies
 from experiments.isolated import Killed, call_apart
 from experiments.records import append, read
 from experiments.strategies import DROP, SHARED, UNSHARED, Subject, executed_bytes, keep_linear_order
@@ -409,6 +409,13 @@ def test_tables_take_figures_from_whichever_row_has_them():
     assert paper_table(rows[:2]) == []
 
 
+def test_how_far_below_sharing():
+    rows = _rows(("in-place + sharing", 16, {"planned_bytes": 600}), ("sqrt(n)", 16, {"planned_bytes": 9, "temp_bytes": 100}))
+    assert below_sharing(rows[:1], "resnet", "steps") == []
+    (section,) = below_sharing(rows, "resnet", "steps")
+    assert section.rows == [["resnet, sqrt(n)", "6.0"]]
+
+
 def test_limits_tell_what_fits():
     device = {"device_bytes": 10}
     rows = _rows(
@@ -423,6 +430,12 @@ def test_limits_tell_what_fits():
     (section,) = limits(rows, "layers")
     assert section.rows == [["plain JAX", "50", "200"], ["sqrt(n)", "50", "200"]]
     assert limits(_rows(("plain JAX", 50, {"total_bytes": 8})), "layers") == []
+
+
+def test_strategies_are_in_one_order():
+    names = ("optimal@0.2", "sqrt(n)", "optimal@100GB", "no optimisation", "optimal@0.5")
+    rows = _rows(*((name, 50, {}) for name in names))
+    assert strategies(rows) == ["no optimisation", "sqrt(n)", "optimal@100GB", "optimal@0.5", "optimal@0.2"]
 
 
 def test_targets_are_kept_apart():
