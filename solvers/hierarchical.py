@@ -51,6 +51,7 @@ _SMALL = 1500  # steps up to which orders that do not fit are repaired, and exch
 _EXACT = 600  # steps up to which all of it is one model
 _BOUND_SHARE, _REPAIR_SHARE, _GREEDY_SHARE, _IMPROVE_SHARE = 0.25, 0.05, 0.5, 0.3  # of the time left
 _EVICTION_SHARE = 0.1
+_TELL_SECONDS = 1.0
 _SETTLED = 1e-6  # of the keep-all cost; a gap that is not worth polishing
 _MOST_ROUNDS, _ROUNDS_PER_WORK = 2000, 20  # of exchanges or windows, without and with a work limit
 _REORDERINGS = 20
@@ -105,6 +106,7 @@ class _Search:
         self.graph, self.budget, self.options, self.began, self.polish = graph, budget, options, began, polish
         self.best: Sequence[int] | None = None
         self.cost, self.source = math.inf, ""
+        self.told = began
         self.bound = graph.keep_all_cost
         self.peaks: list[int] = []
         self.facts: dict[str, str] = {}
@@ -171,6 +173,7 @@ class _Search:
 
     def report(self) -> None:
         """Tells the caller where the search is."""
+        self.told = time.monotonic()
         if self.options.progress is not None:
             seconds = time.monotonic() - self.began
             self.options.progress(Progress(NAME, seconds, self.cost, min(self.bound, self.cost)))
@@ -201,8 +204,18 @@ class _Search:
                 return
 
     def _check_time(self) -> None:
+        self._keep_telling()
         if self.left <= 0:
             raise _OutOfTime
+
+    def _keep_telling(self) -> None:
+        """Reports from long work, so that the caller sees that it goes on, and may interrupt it."""
+        if time.monotonic() - self.told > _TELL_SECONDS:
+            self.report()
+
+    def _settled(self) -> bool:
+        self._keep_telling()
+        return not self.open
 
     def _from_eviction(self) -> None:
         """Greedy eviction by each rule, which where little fits may beat blocks that do not look alike."""
@@ -222,7 +235,7 @@ class _Search:
             if order is not None:
                 self.offer(order, "greedy on a leaner order")
                 return
-        share = replace(self.options, time_limit=_GREEDY_SHARE * self.left, progress=None, starts=())
+        share = replace(self.options, time_limit=_GREEDY_SHARE * self.left, starts=())
         self._run_part("greedy", share)
 
     def _polish(self) -> None:
@@ -237,17 +250,17 @@ class _Search:
         if self.left <= 0 or not self.open:
             return
         if len(self.graph.steps) <= _EXACT:
-            self._run_part("intervals", replace(self.options, time_limit=self.left, progress=None, starts=(self.best,)))
+            self._run_part("intervals", replace(self.options, time_limit=self.left, starts=(self.best,)))
             return
         source, deadline = self.source, time.monotonic() + self.left
         found = search_windows(
-            self.graph, self.best, self.budget, rng=rng, rounds=rounds, deadline=deadline, done=lambda: not self.open
+            self.graph, self.best, self.budget, rng=rng, rounds=rounds, deadline=deadline, done=self._settled
         )
         for order in found:
             self.offer(order, f"{source}, polished")
 
     def _run_part(self, name: str, options: Options) -> None:
-        answer = run_here(name, self.graph, self.budget, options)
+        answer = run_here(name, self.graph, self.budget, replace(options, progress=lambda _: self._keep_telling()))
         self.facts[f"part {name}"] = answer.status
         if answer.order is not None:
             self.offer(answer.order, name if self.best is None else f"{self.source}, polished")

@@ -119,3 +119,20 @@ def test_time_that_is_over_after_the_tables_still_leaves_a_schedule(monkeypatch)
     assert found.status is Status.TIME_LIMIT
     assert found.peak <= BUDGET
     assert len(calls) > 1
+
+
+def test_an_interrupt_while_tables_or_windows_are_worked_on_is_heard(clumsy, monkeypatch):
+    monkeypatch.setattr(hierarchical, "_TELL_SECONDS", -1.0)  # at every chance
+    heard = []
+
+    def stop_in_tables(progress):
+        heard.append(progress)
+        if len(heard) == 9:
+            raise KeyboardInterrupt
+
+    found = solve(GRAPH, BUDGET, "hierarchical", starts=[clumsy], progress=stop_in_tables, work_limit=0.01, workers=1)
+    assert found.status is Status.INTERRUPTED
+    assert len(heard) == 9
+    assert "blocks" in found.notes
+    assert "tables" not in found.notes
+    assert found.cost <= cost_of(GRAPH, clumsy)
