@@ -71,7 +71,7 @@ def measure(planner: Planner, budget: float | None) -> dict[str, Any]:
         "compiled_bytes": plan.compiled_bytes,
         "compiled_over_predicted": plan.compiled_bytes / plan.predicted.temp_bytes,
         "compile_seconds": plan.compiled.seconds,
-        "peak_step": plan.graph.nodes[plan.schedule.order[at]].name,
+        "peak_step": plan.graph.nodes[plan.schedule.order[at]].name.partition(" at ")[0],
         "within_budget": kept,
         **({} if kept else held(planner, given)),
     }
