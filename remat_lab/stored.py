@@ -7,21 +7,23 @@ that is given again, traced, and must say the same, equation by equation; a sche
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from remat_lab import environment
 from remat_lab.call import Call
-from remat_lab.errors import InvalidArgument, InvalidPlanFile, PlanMismatch
+from remat_lab.errors import InvalidArgument, InvalidPlanFile, PlanMismatch, RematLabError
 from remat_lab.flatten import Program, flatten
 from remat_lab.loop_stored import nested_again, stored_loop
 from remat_lab.promise import Round
 from remat_lab.steps import Fused, Group
 from remat_lab.structure import digest, semantics, short, words
 from remat_lab.trace import Loss
+from solvers.errors import SolverError
 from solvers.graph import Graph
 from solvers.schedule import Schedule
 from solvers.simulate import simulate
@@ -90,22 +92,40 @@ def load_plan(path: str | Path, loss: Callable[..., Any], *args: Any, **kwargs: 
     from remat_lab.targets import as_target
 
     body = _read(path)
-    options: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in body["options"].items()}
-    planned = Loss(loss, **options)
+    with _reading(path):
+        options: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in body["options"].items()}
+        planned = Loss(loss, **options)
+        loops = tuple(stored_loop(row) for row in body["loops"])
+        kept = dict(body["plan"])
+        kept["rounds"] = tuple(Round(**row) for row in kept["rounds"])
+        kept["target"] = None if kept["target"] is None else as_target(kept["target"])
     call = planned.call(args, kwargs)
-    _check_arguments(path, body, call)
-    _check_semantics(path, body)
+    with _reading(path):
+        _check_arguments(path, body, call)
+        _check_semantics(path, body)
     plain = None
-    loops = tuple(stored_loop(row) for row in body.get("loops", ()))
     if loops:
-        plain = planned, _regrouped(path, body["plain"], planned, call)
+        program = flatten(planned.trace(call).jaxpr)
+        with _reading(path):
+            plain = planned, _regrouped(path, body["plain"], planned.name, program)
         planned = nested_again(planned, call, loops)
-    fused = _regrouped(path, body, planned, call)
-    kept = dict(body["plan"])
-    kept["rounds"] = tuple(Round(**row) for row in kept["rounds"])
-    kept["target"] = None if kept["target"] is None else as_target(kept["target"])
-    solution = _solution(fused.graph, body)
-    return Plan(loss=planned, call=call.abstract(), fused=fused, solution=solution, loops=loops, plain=plain, **kept)
+    program = flatten(planned.trace(call).jaxpr)
+    with _reading(path):
+        fused = _regrouped(path, body, planned.name, program)
+        solution = _solution(path, fused.graph, body)
+        return Plan(loss=planned, call=call.abstract(), fused=fused, solution=solution, loops=loops, plain=plain, **kept)
+
+
+@contextlib.contextmanager
+def _reading(path: str | Path) -> Iterator[None]:
+    """What is missing in a file, or not of its kind, is an error about the file; nothing of the user's runs in here."""
+    try:
+        yield
+    except (InvalidPlanFile, PlanMismatch):
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, SolverError, RematLabError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise InvalidPlanFile(f"{path} is damaged: what is in it is no plan ({reason}). Plan and save again.") from error
 
 
 def _grouped(fused: Fused) -> dict[str, Any]:
@@ -121,10 +141,9 @@ def _grouped(fused: Fused) -> dict[str, Any]:
     }
 
 
-def _regrouped(path: str | Path, row: Mapping[str, Any], loss: Loss, call: Call) -> Fused:
+def _regrouped(path: str | Path, row: Mapping[str, Any], name: str, program: Program) -> Fused:
     """The loss traced again, which must say what the file says, with the grouping in the file."""
-    program = flatten(loss.trace(call).jaxpr)
-    _check_program(path, row["program"], loss.name, program)
+    _check_program(path, row["program"], name, program)
     groups = {int(v): _group(group) for v, group in row["groups"]}
     node_of, once = dict(map(tuple, row["node_of"])), dict(map(tuple, row["once"]))
     graph = Graph.from_json(row["graph"])
@@ -212,10 +231,10 @@ def _check_program(path: str | Path, planned: Mapping[str, Any], name: str, prog
     raise PlanMismatch(f"{name} is not the program that {path} was planned for: {where}. Plan again.")
 
 
-def _solution(graph: Graph, body: Mapping[str, Any]) -> Solution:
+def _solution(path: str | Path, graph: Graph, body: Mapping[str, Any]) -> Solution:
     schedule = Schedule.from_order(graph, body["order"])
     kept = {**body["solution"], "status": Status[body["solution"]["status"]]}
     result = simulate(graph, schedule)
     if (result.peak, result.peak_total) != (kept["peak"], kept["peak_total"]):
-        raise InvalidPlanFile(f"the schedule in the file peaks at {result.peak} bytes, not at {kept['peak']} as it says")
+        raise InvalidPlanFile(f"{path} is damaged: its schedule peaks at {result.peak} bytes, not at {kept['peak']} as it says")
     return Solution(schedule=schedule, **kept)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
+import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 import remat_lab as rl
+from remat_lab import stored
 
 W = [jax.random.normal(jax.random.key(i), (16, 16)) / 4 for i in range(6)]
 X = jax.random.normal(jax.random.key(9), (32, 16))
@@ -130,6 +134,70 @@ def test_damaged_files_are_clear_errors(path, tmp_path):
             rl.load_plan(file, loss, W, X, KEY, square=True)
     with pytest.raises(rl.InvalidPlanFile, match="cannot read"):
         rl.load_plan(tmp_path / "absent.json", loss, W, X, KEY, square=True)
+
+
+def tiny(w, x):
+    return jnp.sum(jnp.sin(jnp.sin(x @ w) @ w))
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    file = tmp_path_factory.mktemp("plans") / "tiny.json"
+    rl.plan(tiny, W[0], X, check="planned").save(file)
+    return file
+
+
+@hypothesis.settings(max_examples=150, database=None, suppress_health_check=list(hypothesis.HealthCheck))
+@hypothesis.given(data=st.data())
+def test_no_damage_goes_unnoticed(small, data):
+    """Cut off, a piece missing, a bit or a byte changed anywhere: a clear error, or what was saved."""
+    content = small.read_bytes()
+    at = data.draw(st.integers(0, len(content) - 1), label="at")
+    kind = data.draw(st.sampled_from(["cut off", "missing", "bit", "byte"]), label="kind")
+    if kind == "cut off":
+        damaged = content[:at]
+    elif kind == "missing":
+        damaged = content[:at] + content[at + data.draw(st.integers(1, 200)) :]
+    elif kind == "bit":
+        damaged = content[:at] + bytes([content[at] ^ 1 << data.draw(st.integers(0, 7))]) + content[at + 1 :]
+    else:
+        damaged = content[:at] + bytes([data.draw(st.integers(0, 255))]) + content[at + 1 :]
+    file = small.with_name("damaged.json")
+    file.write_bytes(damaged)
+    with contextlib.suppress(ValueError):
+        hypothesis.assume(json.loads(damaged) != json.loads(content))
+    with pytest.raises(rl.InvalidPlanFile, match=r"damaged|holds no plan|has version"):
+        rl.load_plan(file, tiny, W[0], X)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where the values of nested lists and dictionaries are."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [*([path] if path else []), *(place for key, item in inner for place in places(item, (*path, key)))]
+
+
+@hypothesis.settings(max_examples=60, database=None, suppress_health_check=list(hypothesis.HealthCheck))
+@hypothesis.given(data=st.data())
+def test_a_file_that_was_edited_is_read_or_refused_in_words(small, data):
+    """With a digest that fits, as from another version of this package or an editor: no other error than the two."""
+    saved = json.loads(small.read_text())
+    body = saved["body"]
+    *path, last = data.draw(st.sampled_from(places({k: v for k, v in body.items() if k != "environment"})), label="place")
+    inner = body
+    for key in path:
+        inner = inner[key]
+    if data.draw(st.booleans(), label="removed"):
+        del inner[last]
+    else:
+        inner[last] = data.draw(st.sampled_from([None, -1, 10**6, 0.5, "other", [], {}, [0]]), label="value")
+    file = small.with_name("edited.json")
+    file.write_text(json.dumps({**saved, "digest": stored.digest([stored._canonical(body)])}))
+    try:
+        found = rl.load_plan(file, tiny, W[0], X)
+    except (rl.InvalidPlanFile, rl.PlanMismatch) as error:
+        assert str(file) in str(error)  # noqa: PT017, reading it is right too
+    else:
+        assert isinstance(found, rl.Plan)
 
 
 def test_what_a_file_cannot_hold_is_refused(plan, tmp_path):
