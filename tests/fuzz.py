@@ -21,7 +21,7 @@ os.environ.setdefault("JAX_NUMPY_DTYPE_PROMOTION", "strict")
 os.environ.setdefault("JAX_NUMPY_RANK_PROMOTION", "raise")
 
 import hypothesis
-from fuzzing import Outcome, check
+from fuzzing import OPTIONS, ULPS, Outcome, check
 from programs import Program, programs
 
 from remat_lab import environment
@@ -63,22 +63,46 @@ def run_shard(seed: int) -> dict[str, Any]:
     }
 
 
-def summary(rows: list[dict[str, Any]]) -> str:
-    """What a file of shards shows, in a few lines."""
+def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What shards show, as data for a results file. Differences are relative to the tolerance that `fuzzing` states."""
     found = [o for row in rows for o in row["outcomes"]]
-    count, failed = sum(row["programs"] for row in rows), sum(len(row["failures"]) for row in rows)
-    worst = max((max(o["exact"], o["applied"]) for o in found if not o["unstable"]), default=0.0)
-    seeds = sorted(row["seed"] for row in rows)
+    stable = [o for o in found if not o["unstable"]]
+    return {
+        "seeds": sorted(row["seed"] for row in rows),
+        "programs": sum(row["programs"] for row in rows),
+        "steps_of_a_program": STEPS,
+        "failures": [failure for row in rows for failure in row["failures"]],
+        "recomputed_by_the_exact_schedule": sum(o["recomputed"] > 0 for o in found),
+        "in_several_regions": sum(o["regions"] > 1 for o in found),
+        "bitwise_equal": sum(bool(o["bitwise"]) for o in found),
+        "largest_difference_of_tolerance": {form: max((o[form] for o in stable), default=0.0) for form in ("exact", "applied")},
+        "compared_with_plain_jax_from_itself": len(found) - len(stable),
+        "budgets": 2 * len(found),
+        "budgets_refused_and_the_named_one_used": sum(o["refused"] for o in found),
+        "plans_compiled": sum(o["rounds"] for o in found),
+        "largest_temp_bytes_of_budget": max((max(o["compiled"], o["compiled_applied"]) for o in found), default=0.0),
+        "cpu_seconds": round(sum(row["seconds"] for row in rows)),
+        "versions": sorted({f"jax {row['jax']}, hypothesis {row['hypothesis']}" for row in rows}),
+        "compiler_options": OPTIONS,
+        "units_in_the_last_place_allowed": ULPS,
+    }
+
+
+def report(rows: list[dict[str, Any]]) -> str:
+    """The same in a few lines."""
+    found = summarise(rows)
+    worst, seeds = max(found["largest_difference_of_tolerance"].values()), found["seeds"]
+    refused = found["budgets_refused_and_the_named_one_used"]
     return "\n".join(
         [
-            f"{count} programs, seeds {seeds[0]} to {seeds[-1]}: {failed} failures",
-            f"  recomputed by the exact schedule {sum(o['recomputed'] > 0 for o in found)}, in several regions "
-            f"{sum(o['regions'] > 1 for o in found)}, bitwise equal {sum(o['bitwise'] for o in found)}",
-            f"  budgets refused, and the one named used instead, {sum(o['refused'] for o in found)}; plans compiled "
-            f"{sum(o['rounds'] for o in found)} for {2 * len(found)}; largest temp bytes over the budget "
-            f"{max(max(o['compiled'], o['compiled_applied']) for o in found):.4f}",
+            f"{found['programs']} programs, seeds {seeds[0]} to {seeds[-1]}: {len(found['failures'])} failures",
+            f"  recomputed by the exact schedule {found['recomputed_by_the_exact_schedule']}, in several regions "
+            f"{found['in_several_regions']}, bitwise equal {found['bitwise_equal']}",
+            f"  of {found['budgets']} budgets {refused} refused, and the one named used instead; "
+            f"{found['plans_compiled']} plans compiled; largest temp bytes over the budget "
+            f"{found['largest_temp_bytes_of_budget']:.4f}",
             f"  largest difference {worst:.2g} of the tolerance; compared with plain JAX's own noise "
-            f"{sum(o['unstable'] for o in found)}",
+            f"{found['compared_with_plain_jax_from_itself']}",
         ]
     )
 
@@ -90,6 +114,7 @@ def main() -> int:
     parser.add_argument("--first-seed", type=int, default=1000)
     parser.add_argument("--minutes", type=float, default=float("inf"), help="stop before a shard that would begin later")
     parser.add_argument("--out", type=Path, default=Path("fuzz.jsonl"))
+    parser.add_argument("--summary", type=Path, help="write what all shards of the file show here, as JSON")
     wanted = parser.parse_args()
     warnings.simplefilter("error")
     rows = [json.loads(line) for line in wanted.out.read_text().splitlines()] if wanted.out.exists() else []
@@ -105,7 +130,9 @@ def main() -> int:
             file.write(json.dumps(row) + "\n")
         for failure in row["failures"]:
             sys.stderr.write(f"seed {seed}: {failure['error']}\n  {failure['program']}\n")
-    sys.stdout.write(f"{summary(rows) if rows else 'no shards'}\n")
+    sys.stdout.write(f"{report(rows) if rows else 'no shards'}\n")
+    if wanted.summary is not None:
+        wanted.summary.write_text(f"{json.dumps(summarise(rows), indent=1)}\n")
     return int(any(row["failures"] for row in rows))
 
 
