@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -14,8 +15,30 @@ from remat_lab.flatten import Atom, Program
 from remat_lab.loop_policy import plan_policy_with_loops, planned_function
 from remat_lab.policy_plan import Budget, PolicyPlan
 from remat_lab.refs import forward_program
+from remat_lab.segment_promise import hold_segments
 from remat_lab.segments import Emitter
 from remat_lab.selection import Selection
+
+
+class Plans:
+    """Plans by what they are for; each is made once, in one thread, while others that need one wait."""
+
+    def __init__(self) -> None:
+        self._found: dict[Any, PolicyPlan] = {}
+        self._lock = threading.RLock()  # a decorated function may call itself
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __iter__(self) -> Iterator[PolicyPlan]:
+        return iter(tuple(self._found.values()))
+
+    def get_or_make(self, key: Any, make: Callable[[], PolicyPlan]) -> PolicyPlan:
+        """The plan for a key, made if there is none."""
+        with self._lock:
+            if key not in self._found:
+                self._found[key] = make()
+            return self._found[key]
 
 
 def planned_checkpoint(
@@ -28,7 +51,8 @@ def planned_checkpoint(
     must_recompute: Selection = (),
     time_limit: float = 20.0,
     seed: int = 0,
-    plans: dict[Any, Any] | None = None,
+    check: str = "planned",
+    plans: Plans | None = None,
 ) -> Callable[..., Any]:
     """`jax.checkpoint`, with regions and names chosen so that forward and backward pass of `fun` fit a budget.
 
@@ -41,12 +65,13 @@ def planned_checkpoint(
         must_recompute: see `plan_policy`.
         time_limit: seconds for the search, once for each set of shapes.
         seed: of the search.
-        plans: where plans are remembered; a dictionary of its own by default.
+        check: "compiled" holds each plan to its budget as compiled, see `segment_promise.hold_segments`; "planned" does not.
+        plans: where plans are remembered; its own by default.
 
     Returns:
         A function like `fun`. It plans on the first call for each set of shapes and traces `fun` anew on each call.
     """
-    remembered: dict[Any, Any] = {} if plans is None else plans
+    remembered = Plans() if plans is None else plans
 
     @functools.wraps(fun)
     def planned(*args: Any) -> Any:
@@ -62,9 +87,10 @@ def planned_checkpoint(
         forward = forward_program(run, leaves)
         program = forward.program
         signature = (key, tree, kinds, program.fingerprint)
-        if signature not in remembered:
-            shapes = [_compat.shape_of(jax.typeof(x)) for x in leaves]
-            remembered[signature] = plan_policy_with_loops(
+        shapes = [_compat.shape_of(jax.typeof(x)) for x in leaves]
+
+        def make(budget: Budget | None) -> PolicyPlan:
+            return plan_policy_with_loops(
                 run,
                 shapes,
                 budget=budget,
@@ -74,7 +100,11 @@ def planned_checkpoint(
                 time_limit=time_limit,
                 seed=seed,
             )
-        found: PolicyPlan = remembered[signature]
+
+        def held() -> PolicyPlan:
+            return hold_segments(make, budget, run, shapes) if check == "compiled" and budget is not None else make(budget)
+
+        found = remembered.get_or_make(signature, held)
         if found.loops:
             forward = forward_program(planned_function(run, found), leaves)
             program = forward.program
@@ -86,9 +116,12 @@ def planned_checkpoint(
 
 def emitter_for(found: PolicyPlan, program: Program) -> Emitter:
     """An emitter for a fresh trace: the one made before if that trace says the same, so that JAX compiles nothing again."""
-    if not found.emitters or not _says_the_same(found.emitters[0].program, program):
-        found.emitters[:] = [Emitter(program, found.layout)]
-    return found.emitters[0]
+    for emitter in tuple(found.emitters):  # another thread may be exchanging it
+        if _says_the_same(emitter.program, program):
+            return emitter
+    emitter = Emitter(program, found.layout)
+    found.emitters[:] = [emitter]
+    return emitter
 
 
 def _says_the_same(one: Program, other: Program) -> bool:

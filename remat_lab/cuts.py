@@ -6,9 +6,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
-from remat_lab import _compat
 from remat_lab.flatten import Program
-from remat_lab.primitives import CALLS, FUSIBLE
+from remat_lab.layers import is_light
 from remat_lab.segments import Region, number_of
 from remat_lab.steps import Fused
 from solvers.segment_search import SegmentPlan
@@ -59,7 +58,7 @@ def _ends(forward: Program, steps: Sequence[int], values_of: dict[int, tuple[int
 
 
 def settled_cuts(forward: Program) -> list[int]:
-    """For each cut, where to move it: past equations that XLA fuses, to the last place where the fewest bytes cross.
+    """For each cut, where to move it: within its layer, to the last place from there on where the fewest bytes cross.
 
     What crosses a cut has no barrier of its own. Cut between an activation function and what it reads, say, and XLA fuses that
     into the backward pass too, which keeps everything that it was computed from.
@@ -76,11 +75,6 @@ def settled_cuts(forward: Program) -> list[int]:
     crossing = list(accumulate(change))
     settled = list(range(count + 1))
     for cut in reversed(range(count)):
-        if _is_fusible(forward.equations[cut].eqn) and crossing[settled[cut + 1]] <= crossing[cut]:
+        if is_light(forward.equations[cut].eqn) and crossing[settled[cut + 1]] <= crossing[cut]:
             settled[cut] = settled[cut + 1]
     return settled
-
-
-def _is_fusible(eqn: _compat.Equation) -> bool:
-    bodies = _compat.sub_jaxprs(eqn) if eqn.primitive.name in CALLS else []
-    return all(map(_is_fusible, (e for body in bodies for e in body.eqns))) if bodies else eqn.primitive.name in FUSIBLE

@@ -33,7 +33,14 @@ from remat_lab.workspace import step_copies
 _LARGE_BYTES = 100_000
 
 
-def fuse(program: Program, *, primal_outputs: int = 0, cost: CostRule = costs.CPU.seconds, owned: bool = False) -> Fused:
+def fuse(
+    program: Program,
+    *,
+    primal_outputs: int = 0,
+    cost: CostRule = costs.CPU.seconds,
+    owned: bool = False,
+    masks: bool = True,
+) -> Fused:
     """Groups a program's equations into the steps that a schedule may order.
 
     Args:
@@ -42,13 +49,15 @@ def fuse(program: Program, *, primal_outputs: int = 0, cost: CostRule = costs.CP
             need is backward and is never recomputed. 0 if the program has no backward pass.
         cost: cost of a step from its FLOPs and moved bytes.
         owned: whether inputs may be written over where they are read last, as in the body of a loop.
+        masks: whether large truth values read by several kernels are written. They are where barriers keep the kernels apart;
+            left alone, XLA compares again in each of them, unless a policy keeps them by name.
 
     Returns:
         The graph and its map. Program outputs are `external`: their bytes lie in the caller's buffers.
     """
     base = base_values(program)
     readers = _readers(program, base)
-    written = _written(program, base, readers, owned)
+    written = _written(program, base, readers, owned, masks)
     shared, free = reused(program, base, readers, owned=owned)
     steps: list[Step] = []
     for k, is_root in enumerate(written):
@@ -70,7 +79,7 @@ def _readers(program: Program, base: list[int]) -> dict[int, list[int]]:
     return readers
 
 
-def _written(program: Program, base: list[int], readers: dict[int, list[int]], owned: bool) -> list[bool]:
+def _written(program: Program, base: list[int], readers: dict[int, list[int]], owned: bool, masks: bool) -> list[bool]:
     """For each equation, whether its results are written to memory."""
     equations, producer = program.equations, program.producer
     leaves = {base[v] for v in program.outputs if isinstance(v, int)}
@@ -96,6 +105,7 @@ def _written(program: Program, base: list[int], readers: dict[int, list[int]], o
         for o in equations[k].outs:
             for c in readers.get(o, ()):
                 ends[k].update((c,) if written[c] else ends[c])
+    compared = frozenset() if masks else _compared(program)
     large = min(_LARGE_BYTES, sum(sum(program.bytes[o] for o in q.outs) for q in equations) // 2000)
     behind: list[dict[int, int]] = [{} for _ in equations]
     for k, q in enumerate(equations):
@@ -106,10 +116,20 @@ def _written(program: Program, base: list[int], readers: dict[int, list[int]], o
                 p = producer[v]
                 behind[k].update({v: program.bytes[v]} if written[p] else behind[p])
         own, read, n = sum(program.bytes[o] for o in q.outs), sum(behind[k].values()), len(ends[k])
-        if not written[k] and own >= large and n * read > read + own + n * own:
+        if not written[k] and k not in compared and own >= large and n * read > read + own + n * own:
             written[k] = True
     _merge_epilogues(program, readers, leaves, heavy, written, owned)
     return written
+
+
+def _compared(program: Program) -> frozenset[int]:
+    """Equations that make truth values that nobody gave a name: what a policy keeps has one."""
+    named = {v for q in program.equations if q.name == "name" for v in q.reads}
+    return frozenset(
+        k
+        for k, q in enumerate(program.equations)
+        if q.outs and named.isdisjoint(q.outs) and str(getattr(program.avals[q.outs[0]], "dtype", "")) == "bool"
+    )
 
 
 def _merge_epilogues(

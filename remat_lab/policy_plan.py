@@ -14,6 +14,7 @@ from remat_lab.cuts import owners, regions_of, settle
 from remat_lab.errors import InvalidArgument, RematLabError
 from remat_lab.flatten import Program, flatten
 from remat_lab.fuse import Fused, fuse
+from remat_lab.layers import costs_nothing, fading, without
 from remat_lab.loop import PlannedLoop
 from remat_lab.primitives import VIEWS, forbids_replay
 from remat_lab.refs import forward_program
@@ -27,7 +28,8 @@ from solvers.simulate import keep_all_peak, simulate
 from solvers.solution import Options, Solution
 
 _PREFIX = "remat_lab/"
-_ROUNDS = 4
+_ROUNDS = 3
+_FULL = 0.97  # of a budget: a plan that needs less may be asked for again, once
 Budget = int | float | str
 
 
@@ -112,9 +114,9 @@ def plan_policy(
     if effort not in EFFORTS:
         raise InvalidArgument(f"effort={effort!r} is unknown: choose one of {', '.join(EFFORTS)}")
     forward = forward_program(run, values).program
-    differentiated = _inexact(forward, differentiated)
+    differentiated = inexact_inputs(forward, differentiated)
     marked = Layout(_whole(forward), _all_names(forward), marked=True, simulated=True)
-    fused = _differentiate(forward, Emitter(forward, marked), differentiated)
+    fused = _differentiate(forward, Emitter(forward, marked), differentiated, masks=True)
     keep_all = keep_all_peak(fused.graph)
     once = fused.flops(fused.graph.steps)
     budget_bytes = None if budget is None else parse_budget(budget, keep_all)
@@ -124,30 +126,44 @@ def plan_policy(
     values_of = _forward_values(forward, fused)
     saved, dropped = select_values(forward, must_save), select_values(forward, must_recompute)
     options = Options(time_limit=time_limit / _ROUNDS, seed=seed)
+    inside = fading(forward, fused, values_of)
     segments = SegmentSearch(
-        fused.graph,
-        keepable=frozenset(v for v, made in values_of.items() if not dropped.intersection(made)),
+        without(fused.graph, inside),
+        keepable=frozenset(v for v, made in values_of.items() if v not in inside and not dropped.intersection(made)),
         always=frozenset(v for v, made in values_of.items() if saved.intersection(made)),
         settle=lambda steps: settle(forward, steps, values_of),
         owners=lambda steps: owners(forward, fused, steps, values_of),
     )
-    asked, rounds = budget_bytes, 0
-    while True:
-        try:
-            found = segments.find(asked, options, form=solver, effort=effort)
-        except InfeasibleBudget:
-            if asked is None:
-                raise
-            asked = None  # at last for the lowest plan there is: its peak as emitted is what an error may name
-            continue
+
+    def make(asked: int | None) -> tuple[Solution, PolicyPlan]:
+        found = segments.find(asked, options, form=solver, effort=effort)
         plan = _emitted(forward, fused, found, values_of, differentiated, budget_bytes, keep_all, once, saved - dropped)
-        if budget_bytes is None or plan.peak_bytes <= budget_bytes:
-            return plan
-        if asked is None:
-            raise infeasible(fused.graph, budget_bytes, known_peaks=[keep_all, plan.peak_bytes])
-        rounds += 1
-        # Segments as JAX writes them can need more than the graph shows: ask for less by as much.
-        asked = int(min(asked, found.solution.peak) * budget_bytes / plan.peak_bytes) if rounds < _ROUNDS else None
+        return found.solution, plan
+
+    return make(None)[1] if budget_bytes is None else _within(make, budget_bytes)
+
+
+def _within(make: Callable[[int | None], tuple[Solution, PolicyPlan]], budget: int) -> PolicyPlan:
+    """A plan that fits a budget as emitted: as JAX writes them, segments need more than the graph shows, or less."""
+    asked = budget
+    for _ in range(_ROUNDS):
+        try:
+            found, plan = make(asked)
+        except InfeasibleBudget:
+            break
+        asked = int(found.peak * budget / plan.peak_bytes)
+        if plan.peak_bytes > budget:
+            continue
+        if plan.peak_bytes < _FULL * budget:
+            dearer, other = found, plan
+            found, plan = make(asked)
+            if plan.peak_bytes > budget or found.cost >= dearer.cost:
+                return other
+        return plan
+    _, plan = make(None)  # the lowest there is: its peak as emitted is what an error may name
+    if plan.peak_bytes > budget:
+        raise infeasible(plan.fused.graph, budget, known_peaks=[plan.keep_all_peak_bytes, plan.peak_bytes])
+    return plan
 
 
 def _emitted(
@@ -168,9 +184,15 @@ def _emitted(
     names |= {
         o: f"{_PREFIX}{o}" for q in forward.equations if forbids_replay(q.eqn) is not None for o in read.intersection(q.outs)
     }
-    layout = Layout(regions_of(forward, found, values_of), names)
-    emitted = _differentiate(forward, Emitter(forward, replace(layout, simulated=True)), differentiated)
-    missing = set(names.values()) - _names_in(emitted.program)
+    within = {
+        w: f"{_PREFIX}layer/{w}"
+        for v, made in values_of.items()
+        for w in made
+        if w in read and w not in names and not costs_nothing(fused, v)
+    }
+    layout = Layout(regions_of(forward, found, values_of), names, within=within)
+    emitted = _differentiate(forward, Emitter(forward, replace(layout, simulated=True)), differentiated, masks=False)
+    missing = {*names.values(), *within.values()} - _names_in(emitted.program)
     if missing:
         raise RematLabError(f"the names {sorted(missing)} were lost on the way into the program; please report this")
     result = simulate(emitted.graph, Schedule.from_order(emitted.graph, emitted.graph.steps))
@@ -182,7 +204,8 @@ def _whole(program: Program) -> Region:
     return Region(0, len(program.equations))
 
 
-def _inexact(program: Program, wanted: Sequence[int] | None) -> tuple[int, ...]:
+def inexact_inputs(program: Program, wanted: Sequence[int] | None = None) -> tuple[int, ...]:
+    """Positions of the inputs that gradients can be taken of, among those wanted."""
     candidates = range(len(program.inputs)) if wanted is None else wanted
     return tuple(i for i in candidates if jax.dtypes.issubdtype(program.avals[program.inputs[i]].dtype, jax.numpy.inexact))
 
@@ -197,8 +220,14 @@ def _all_names(program: Program) -> dict[int, str]:
     }
 
 
-def _differentiate(program: Program, emitter: Emitter, differentiated: Sequence[int]) -> Fused:
-    """Forward and backward pass of an emitted program as one graph, in the order in which JAX writes it."""
+def emitted_step(program: Program, emitter: Emitter, differentiated: Sequence[int]) -> tuple[Callable[..., Any], Sequence[Any]]:
+    """Forward and backward pass of an emitted program, as a function, and the shapes of what it takes.
+
+    Args:
+        program: the forward program.
+        emitter: runs it.
+        differentiated: positions of the inputs that gradients are taken of.
+    """
     shapes = [_compat.shape_of(program.avals[v]) for v in program.inputs]
     constants = {v: _compat.shape_of(program.avals[v]) for v in program.constants}
     out_avals: list[Any] = [v.aval if isinstance(v, _compat.Literal) else program.avals[v] for v in program.outputs]
@@ -215,8 +244,14 @@ def _differentiate(program: Program, emitter: Emitter, differentiated: Sequence[
         primal, backward, rest = jax.vjp(of_moving, [values[i] for i in differentiated], has_aux=True)
         return [*primal, *rest, *backward(cotangents)[0]]
 
-    jaxpr = jax.make_jaxpr(step)(shapes, constants, [_compat.shape_of(out_avals[i]) for i in smooth])
-    return fuse(flatten(jaxpr, merge=False), primal_outputs=len(out_avals), cost=costs.CPU.seconds)
+    return step, (shapes, constants, [_compat.shape_of(out_avals[i]) for i in smooth])
+
+
+def _differentiate(program: Program, emitter: Emitter, differentiated: Sequence[int], *, masks: bool) -> Fused:
+    """Forward and backward pass of an emitted program as one graph, in the order in which JAX writes it."""
+    step, shapes = emitted_step(program, emitter, differentiated)
+    jaxpr = flatten(jax.make_jaxpr(step)(*shapes), merge=False)
+    return fuse(jaxpr, primal_outputs=len(program.outputs), cost=costs.CPU.seconds, masks=masks)
 
 
 def _forward_values(forward: Program, fused: Fused) -> dict[int, tuple[int, ...]]:

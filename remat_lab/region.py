@@ -16,7 +16,7 @@ import numpy as np
 from jax.ad_checkpoint import checkpoint_policies
 
 from remat_lab import _compat
-from remat_lab.checkpointing import planned_checkpoint
+from remat_lab.checkpointing import Plans, planned_checkpoint
 from remat_lab.errors import InvalidArgument, UnsupportedEffect
 from remat_lab.keep import KEPT, CheckedPolicy, SaveNamed, keep_all_but
 
@@ -42,6 +42,7 @@ class Options:
         must_recompute: names, or a predicate, that a plan recomputes.
         time_limit: seconds for the search, for each set of shapes.
         seed: of the solver.
+        check: "compiled" holds a budget as compiled, "planned" does not.
     """
 
     budget: int | float | str | None = None
@@ -53,6 +54,7 @@ class Options:
     must_recompute: Any = ()
     time_limit: float = 20.0
     seed: int = 0
+    check: str = "planned"
 
     def __post_init__(self) -> None:
         for name in _NAMES:
@@ -73,6 +75,10 @@ class Options:
         if self.budget is None and (self.must_save or self.must_recompute):
             raise InvalidArgument(
                 "must_save= and must_recompute= tell a plan what to do and need budget=; without one use save= or dont_save="
+            )
+        if self.check not in ("compiled", "planned"):
+            raise InvalidArgument(
+                f'check={self.check!r} is unknown: "compiled" compiles a plan to hold its budget, "planned" does not'
             )
         if self.policy is not None and not callable(self.policy):
             raise InvalidArgument(f"policy= is a function of (primitive, *avals, **params), not {self.policy!r}")
@@ -95,7 +101,7 @@ def run(
     name: str,
     paths: Sequence[str],
     hint: Callable[[str], str],
-    plans: dict[Any, Any],
+    plans: Plans,
 ) -> Any:
     """Runs one call so that JAX recomputes it, in part or wholly, when it is differentiated.
 
@@ -157,7 +163,7 @@ def _trace(
     return jaxpr, tree, leaves
 
 
-def _recomputed(options: Options, jaxpr: Any, consts: Sequence[Any], plans: dict[Any, Any]) -> Callable[..., list[Any]]:
+def _recomputed(options: Options, jaxpr: Any, consts: Sequence[Any], plans: Plans) -> Callable[..., list[Any]]:
     """The traced function as one that recomputes when differentiated; a new one each time, as JAX caches traces by identity."""
 
     def plain(*values: Any) -> list[Any]:
@@ -172,6 +178,7 @@ def _recomputed(options: Options, jaxpr: Any, consts: Sequence[Any], plans: dict
             must_recompute=options.must_recompute,
             time_limit=options.time_limit,
             seed=options.seed,
+            check=options.check,
             plans=plans,
         )
     if options.policy is not None:
@@ -187,7 +194,7 @@ def _recomputed(options: Options, jaxpr: Any, consts: Sequence[Any], plans: dict
     return jax.checkpoint(plain)
 
 
-def _run_with_refs(options: Options, jaxpr: Any, operands: Sequence[Any], name: str, plans: dict[Any, Any]) -> list[Any]:
+def _run_with_refs(options: Options, jaxpr: Any, operands: Sequence[Any], name: str, plans: Plans) -> list[Any]:
     """Mutable references are read before the region and written after it, so that recomputation touches none of them."""
     pure, positions, written = _compat.refs_to_values(jaxpr)
     refs = [operands[i] for i in positions]

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from remat_lab.call import Call, Static
+from remat_lab.checkpointing import Plans
 from remat_lab.errors import InvalidArgument
 from remat_lab.region import Options, run
 from remat_lab.saved import saved
@@ -34,6 +35,7 @@ def remat(
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
     methods: str | Sequence[str] = "__call__",
+    check: str = "planned",
     time_limit: float = 20.0,
     seed: int = 0,
 ) -> Any:
@@ -62,6 +64,9 @@ def remat(
         static_argnums: arguments not to trace; in a method, and in all of `flax.linen`, `self` is number 0.
         static_argnames: the same by name. Either way they may be passed by position, by keyword, or not at all.
         methods: of a Module class or instance, which to decorate.
+        check: "planned" trusts the prediction. "compiled" compiles the function's forward and backward pass when it is first
+            traced, under XLA:CPU's memory scheduler or the device's own options, and plans again for less until the budget is
+            held; that takes as long as compiling it does, once for each set of shapes and attempt.
         time_limit: seconds for the search, for each set of shapes; it ends by itself long before for all but huge functions.
         seed: of the solver.
 
@@ -91,6 +96,7 @@ def remat(
         must_recompute=must_recompute,
         time_limit=time_limit,
         seed=seed,
+        check=check,
     )
     statics = (_as_tuple(static_argnums), _as_tuple(static_argnames))
 
@@ -154,7 +160,7 @@ class Decorated:
     def __init__(self, fun: Callable[..., Any], options: Options, statics: tuple[Any, Any]):
         self.fun, self.options = fun, options
         self._loss = Loss(fun, static_argnums=statics[0], static_argnames=statics[1])
-        self.plans: dict[Any, Any] = {}
+        self.plans = Plans()
 
     @property
     def name(self) -> str:

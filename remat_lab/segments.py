@@ -5,7 +5,8 @@ constraints and source lines survive. Each matrix product or convolution takes i
 `optimization_barrier`; its result passes another, with the parameters that the equations up to the next one read. Their
 transposes tie gradients together: those of the weights are computed before the backward pass goes on, instead of holding their
 inputs until the end. What a region reads is tied in the same way, that of the last one too: a parameter may be read in another
-region than the product before it. The loss is tied to the start of the backward pass.
+region than the product before it. The loss is tied to the start of the backward pass. Inside of each leaf every layer is a
+region again, see `layers`.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from remat_lab import _compat
 from remat_lab.errors import UnsupportedEffect
 from remat_lab.flatten import Equation, Program
 from remat_lab.keep import SaveNamed
+from remat_lab.layers import split
 from remat_lab.layouts import in_default_layout
 from remat_lab.naming import bind_named
 
 _ORDERED = frozenset("dot_general conv_general_dilated".split())
+_DRAWS = frozenset("random_bits threefry2x32".split())
 _SCOPE = "remat_lab_equation_"
 _NUMBER = re.compile(_SCOPE + r"(\d+)")
 
@@ -55,6 +58,7 @@ class Layout:
         ordered: whether products and convolutions tie their operands.
         marked: whether equations run in a scope that tells their number, see `number_of`.
         simulated: whether this is for a graph only, in which layouts play no part.
+        within: names of further values that the layers inside of a region keep while the region is differentiated.
     """
 
     root: Region
@@ -62,11 +66,17 @@ class Layout:
     ordered: bool = True
     marked: bool = False
     simulated: bool = False
+    within: dict[int, str] = field(default_factory=dict[int, str])
 
     @property
     def policy(self) -> Any:
         """The `jax.checkpoint` policy of every region; equal for equal names."""
         return SaveNamed(frozenset(self.names.values())) if self.names else None
+
+    @property
+    def layer_policy(self) -> Any:
+        """The `jax.checkpoint` policy of every layer."""
+        return SaveNamed(frozenset((*self.names.values(), *self.within.values())))
 
 
 class Emitter:
@@ -85,6 +95,7 @@ class Emitter:
         self._parameters = frozenset(v for v in program.inputs if self._may_tie(v))
         self._effects = frozenset(k for k, q in enumerate(program.equations) if q.eqn.effects and not q.outs)
         self._scalars = [v for v in self.last_read if v in program.outputs and _is_real_scalar(program.avals[v])]
+        self._leaves: dict[int, list[Region]] = {}
         self._regions: dict[int, tuple[Any, tuple[int, ...], tuple[int, ...]]] = {}
 
     def run(self, constants: dict[int, Any], args: Sequence[Any]) -> list[Any]:
@@ -98,9 +109,12 @@ class Emitter:
     def _inside(self, region: Region, env: dict[int, Any], *, outermost: bool = False) -> None:
         """Runs a region; effects only outside of everything that is computed again, each once and in their order."""
         if not region.children:
-            for k in range(region.start, region.stop):
-                if outermost or k not in self._effects:
-                    self._equation(k, env)
+            for layer in self._layers(region):
+                if layer.stop - layer.start > 1:
+                    run, reads, writes = self._layer(layer)
+                    env.update(zip(writes, run(*(env[v] for v in reads)), strict=True))
+                elif outermost or layer.start not in self._effects:
+                    self._equation(layer.start, env)
             return
         for child in region.children[:-1]:
             run, reads, writes = self._region(child)
@@ -111,6 +125,29 @@ class Emitter:
                     self._equation(k, env)
         self._tie(self._interface(region.children[-1])[0], env)
         self._inside(region.children[-1], env, outermost=outermost)
+
+    def _layers(self, leaf: Region) -> list[Region]:
+        """A leaf's layers, and the equations between them one by one."""
+        if id(leaf) not in self._leaves:
+            edges = split(self.program, leaf.start, leaf.stop)
+            if leaf is self.layout.root:  # nothing is computed again
+                edges = [(k, k + 1) for k in range(leaf.start, leaf.stop)]
+            self._leaves[id(leaf)] = [Region(start, stop) for start, stop in edges]
+        return self._leaves[id(leaf)]
+
+    def _layer(self, layer: Region) -> tuple[Any, tuple[int, ...], tuple[int, ...]]:
+        if id(layer) not in self._regions:
+            reads, writes = self._interface(layer)
+
+            def body(*values: Any) -> list[Any]:
+                env = dict(zip(reads, values, strict=True))
+                for k in range(layer.start, layer.stop):
+                    self._equation(k, env)
+                self._hold_back(reads, writes, env)
+                return [env[v] for v in writes]
+
+            self._regions[id(layer)] = (jax.checkpoint(body, policy=self.layout.layer_policy), reads, writes)
+        return self._regions[id(layer)]
 
     def _region(self, region: Region) -> tuple[Any, tuple[int, ...], tuple[int, ...]]:
         if id(region) not in self._regions:
@@ -142,7 +179,9 @@ class Emitter:
             if self.layout.ordered and not self.layout.simulated:
                 env.update({v: in_default_layout(env[v]) for v in q.reads if v in self._parameters})
         values = [v.val if isinstance(v, _compat.Literal) else env[v] for v in q.ins]
-        names = [self.layout.names.get(o) for o in q.outs]
+        if q.name in _DRAWS and self.layout.ordered:
+            values = self._after_products(k, values, env)
+        names = [self.layout.names.get(o) or self.layout.within.get(o) for o in q.outs]
         if self.layout.marked:
             with jax.named_scope(f"{_SCOPE}{k}"):
                 env.update(zip(q.outs, bind_named(q, values, names, kept=False), strict=True))
@@ -151,10 +190,32 @@ class Emitter:
         if k in self._companions:
             self._tie([*q.outs, *(v for v in self._companions[k] if v in env)], env)
 
+    def _after_products(self, k: int, values: list[Any], env: dict[int, Any]) -> list[Any]:
+        """A random draw's operands, known only when the last product before it is: else XLA draws all at the start."""
+        last = max((j for j in self._companions if j < k), default=None)
+        done = [v for v in self.program.equations[last].outs if v in env] if last is not None else []
+        if not done:
+            return values
+        tied = lax.optimization_barrier([*values, *(lax.stop_gradient(env[v]) for v in done)])
+        return list(tied[: len(values)])
+
     def _tie(self, reads: Sequence[int], env: dict[int, Any]) -> None:
         tied = [v for v in reads if self._may_tie(v)]
         if self.layout.ordered and len(tied) > 1:
             env.update(zip(tied, lax.optimization_barrier([env[v] for v in tied]), strict=True))
+
+    def _hold_back(self, reads: Sequence[int], writes: Sequence[int], env: dict[int, Any]) -> None:
+        """Gives a layer's results away only when the masks that it keeps are written.
+
+        In the forward pass a mask is read in the kernel that makes it: XLA would write it when the backward pass begins, and
+        hold what it is computed from, random bits of four times its size, until then.
+        """
+        kept = [*reads, *(v for v in env if v in self.layout.names or v in self.layout.within)]
+        masks = [v for v in dict.fromkeys(kept) if v in self.program.producer and self.program.avals[v].dtype == bool]
+        tied = [v for v in writes if self._may_tie(v)]
+        if masks and tied and self.layout.ordered:
+            held = lax.optimization_barrier([env[v] for v in (*tied, *masks)])
+            env.update(zip(tied, held, strict=False))
 
     def _may_tie(self, v: int) -> bool:
         dtype = getattr(self.program.avals[v], "dtype", None)

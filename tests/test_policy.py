@@ -20,7 +20,6 @@ from remat_lab import costs
 from remat_lab.applied import applied, forward_function
 from remat_lab.measure import SCHEDULERS, compile_program
 from remat_lab.policy_plan import PolicyPlan, plan_policy
-from remat_lab.policy_promise import hold
 from remat_lab.segments import Region
 from remat_lab.verify import largest_difference
 
@@ -28,7 +27,7 @@ SLOW = {"unet", "transformer", "resnet", "dropout_mlp"}
 CASES = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in NAMES]
 
 # Fusions other than plain JAX's round differently, relative to each leaf's largest element; the others are bitwise equal.
-ROUNDING = {"tied embeddings": 1e-6, "transformer": 1e-5}
+ROUNDING = {"integers": 1e-7, "tied embeddings": 1e-6, "transformer": 1e-5}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -99,6 +98,13 @@ def test_what_is_recomputed_is_what_the_plan_says(name):
     assert extra == pytest.approx(found.extra_flops_ratio, rel=0.3, abs=0.01)
 
 
+@pytest.mark.skipif(bool(os.environ.get("JAX_REMAT3")), reason="regions under JAX_REMAT3 compute all that they hold at once")
+@pytest.mark.parametrize("name", CASES)
+def test_the_compiled_program_is_within_the_budget_without_the_promise(name):
+    assert planned(name).policy_plan.peak_bytes <= planned(name).policy_plan.budget_bytes
+    assert compiled(name).temp_bytes <= planned(name).policy_plan.budget_bytes
+
+
 @pytest.mark.parametrize("name", [name for name in CASES if isinstance(name, str)])
 def test_the_recomputation_survives_compilation(name):
     plan = planned(name)
@@ -136,18 +142,16 @@ def _policy(plan: rl.Plan, budget: int | None) -> PolicyPlan:
 )
 def test_the_compiled_size_of_a_resnet_is_the_planned_peak(budget):
     made = _resnet()
-    plan = rl.plan(made.loss, *made.args, solver="keep_all", has_aux=True)
-    if budget is not None:
-        limit = int(budget * plan.predicted.keep_all_peak_bytes)
-        held = hold(lambda asked: _policy(plan, asked), limit, plan.loss, plan.call, SCHEDULERS["memory"])
-        assert all(attempt.compiled_bytes == pytest.approx(attempt.planned_bytes, rel=0.05) for attempt in held.rounds)
-        assert held.planned_bytes <= limit
-        assert held.compiled_bytes <= limit
+    plan = rl.plan(made.loss, *made.args, solver="keep_all", has_aux=True, check="planned")
+    limit = None if budget is None else int(budget * plan.predicted.keep_all_peak_bytes)
+    found = _policy(plan, limit)
+    # As decorated, without the promise: what is planned is what is compiled.
+    fun = applied(plan.loss, plan.call, found) if limit is None else rl.remat(made.loss, budget=limit)
+    temp = compile_program(jax.value_and_grad(fun, has_aux=True), *made.args, compiler_options=SCHEDULERS["memory"]).temp_bytes
+    assert temp == pytest.approx(found.peak_bytes, rel=0.01)
+    if limit is not None:
+        assert max(temp, found.peak_bytes) <= limit
         return
-    found = _policy(plan, None)
-    step = jax.value_and_grad(applied(plan.loss, plan.call, found), has_aux=True)
-    temp = compile_program(step, *made.args, compiler_options=SCHEDULERS["memory"])
-    assert temp.temp_bytes == pytest.approx(found.peak_bytes, rel=0.05)
     # What is beyond policies: an exact schedule of the same step needs a third less.
     with pytest.raises(rl.InfeasibleBudget) as caught:
         rl.plan(made.loss, *made.args, budget=1000, solver="greedy", has_aux=True)
@@ -169,7 +173,9 @@ def test_a_policy_takes_fewer_flops_than_recomputing_each_block_at_its_compiled_
 
 
 @pytest.mark.skipif(bool(os.environ.get("JAX_REMAT3")), reason="regions under JAX_REMAT3 compute all that they hold at once")
-@pytest.mark.parametrize("name", ["mlp", pytest.param("transformer", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["mlp", "dropout", *(pytest.param(n, marks=pytest.mark.slow) for n in ("transformer", "dropout_mlp"))]
+)
 def test_the_loss_does_not_hold_what_it_is_computed_from_through_the_backward_pass(name):
     assert compiled(name).temp_bytes == pytest.approx(planned(name).policy_plan.peak_bytes, rel=0.10)
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -20,6 +21,11 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import remat_lab as rl
+from remat_lab import checkpointing
+from remat_lab.measure import SCHEDULERS, compile_program
+from remat_lab.policy_plan import plan_policy
+from remat_lab.segment_promise import Segmented, hold_segments
+from remat_lab.targets import as_target
 
 X = jnp.linspace(0.1, 1.0, 8)
 REMAT3 = bool(getattr(jax.config, "jax_remat3", False))
@@ -695,6 +701,57 @@ def test_threads_may_share_a_decorated_function():
     assert len(results) == 4
     for result in results:
         np.testing.assert_array_equal(result, results[0])
+
+
+def test_threads_that_need_the_same_plan_make_it_once(monkeypatch):
+    planned, ready, plan = [], threading.Barrier(4), checkpointing.plan_policy_with_loops
+
+    def count(*args, **kwargs):
+        planned.append(threading.get_ident())
+        return plan(*args, **kwargs)
+
+    monkeypatch.setattr(checkpointing, "plan_policy_with_loops", count)
+    decorated, results = rl.remat(chain, budget=0.8), []
+
+    def work():
+        ready.wait()
+        results.append(jax.grad(decorated)(X))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 4
+    assert len(planned) == 1
+
+
+def _layers(x, *ws):
+    for w in ws:
+        x = jnp.sin(jnp.sin(x @ w))
+    return [jnp.sum(x**2)]
+
+
+def test_a_planner_that_is_too_hopeful_is_asked_again_until_the_compiled_program_holds_the_budget():
+    shapes, limit = [jax.ShapeDtypeStruct((64, 16), jnp.float32), *[jax.ShapeDtypeStruct((16, 16), jnp.float32)] * 6], 36_000
+
+    def hopeful(budget):
+        more = 1.3 if budget == limit else 1.0
+        return replace(plan_policy(_layers, shapes, budget=int(more * budget)), budget_bytes=budget)
+
+    def compiled(plan):
+        return Segmented(plan, _layers, shapes, as_target(None).compiler_options).compiled_bytes
+
+    assert compiled(hopeful(limit)) > limit
+    assert compiled(hold_segments(hopeful, limit, _layers, shapes)) <= limit
+
+
+def test_a_decorated_budget_may_be_held_as_compiled():
+    args = [jnp.ones((64, 16)), *[jnp.eye(16)] * 6]
+    step = jax.value_and_grad(rl.remat(lambda *a: _layers(*a)[0], budget=36_000, check="compiled"))
+    assert compile_program(step, *args, compiler_options=SCHEDULERS["memory"]).temp_bytes <= 36_000
+    with pytest.raises(rl.InvalidArgument, match="check='maybe' is unknown"):
+        rl.remat(_layers, budget=0.5, check="maybe")
 
 
 @pytest.mark.slow
