@@ -46,15 +46,8 @@ from solvers.simulate import keep_all_peak
 
 RESULTS = Path(__file__).parent / "results" / "hierarchical.jsonl"
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "graphs"
-THOUSAND: dict[str, Any] = {
-    "stages": (10, 100, 213, 10),
-    "bottleneck": True,
-    "stem": "imagenet",
-    "image": 224,
-    "width": 64,
-    "classes": 1000,
-    "batch": 32,
-}
+THOUSAND: dict[str, Any] = {"stages": (10, 100, 213, 10), "bottleneck": True, "stem": "imagenet", "image": 224, "width": 64}
+THOUSAND |= {"classes": 1000, "batch": 32}
 GPT: dict[str, Any] = {"batch": 8, "length": 1024, "width": 1024, "heads": 16, "vocabulary": 8192}
 CURVE = (12.0, 8.0, 6.5, 4.5, 3.3, 2.8, 2.4, 2.0, 1.6)  # GB
 COMPILED = (6.5, 4.5, 3.3, 2.4)
@@ -125,6 +118,7 @@ def planned(planner: Planner, budget: int, *, solver: str = "hierarchical", **li
         "planned_gb": solution.peak / 1e9,
         "overhead": solution.overhead,
         "bound": solution.lower_bound / solution.keep_all_cost - 1,
+        "scope": solution.scope,
         "plan_seconds": clock(),
         "memory_gb": memory_gb(),
         "notes": solution.notes,
@@ -150,8 +144,7 @@ def curve() -> Iterator[Task]:
         planner, seconds = thousand()
         return {**seconds, **planned(planner, int(gb * 1e9))[1]}
 
-    for gb in CURVE:
-        yield "ResNet-1001", gb, partial(measure, gb)
+    yield from (("ResNet-1001", gb, partial(measure, gb)) for gb in CURVE)
 
 
 def compiled() -> Iterator[Task]:
@@ -162,8 +155,7 @@ def compiled() -> Iterator[Task]:
         clock = Clock()
         return {**row, "compiled_gb": plan.compiled_bytes / 1e9, "compile_seconds": clock()}
 
-    for gb in COMPILED:
-        yield "ResNet-1001", gb, partial(measure, gb)
+    yield from (("ResNet-1001", gb, partial(measure, gb)) for gb in COMPILED)
 
 
 def language() -> Iterator[Task]:
@@ -191,8 +183,7 @@ def emission() -> Iterator[Task]:
         jax.jit(plan.value_and_grad()).lower(*model.args)
         return {"steps": row["steps"], "lower_seconds": clock(), "memory_gb": memory_gb()}
 
-    for layers in (326, 656, 1304):
-        yield f"ResNet-{layers}", 0.5, partial(measure, layers)
+    yield from ((f"ResNet-{layers}", 0.5, partial(measure, layers)) for layers in (326, 656, 1304))
 
 
 def small() -> Iterator[Task]:
