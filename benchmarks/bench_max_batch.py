@@ -103,7 +103,7 @@ def planned(case: Case, target: Target, costs: str, seconds: float, steps: str) 
 
     def tell(attempt: Attempt) -> None:
         how = "compiled" if attempt.compiled else "planned"
-        print(f"  {how} {attempt.batch}: {attempt.reason or f'fits, {attempt.extra_cost_ratio:+.1%}'}"[:150], flush=True)
+        print(f"  {how} {attempt.batch}: {attempt.reason or f'fits, {attempt.extra_cost_ratio:+.1%}'}"[:400], flush=True)
 
     found = rl.max_batch(
         case.make,
