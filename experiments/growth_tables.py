@@ -73,9 +73,12 @@ def by_size(rows: Sequence[Row], unit: str) -> list[Section]:
             ("step time (s)", "step_seconds", seconds),
             ("extra FLOPs, planned", "extra_flops", percent),
             ("extra cost by the planner's model", "extra_cost", percent),
+            ("how far from optimal a plan may be, proven, of its cost", "gap", percent),
         ):
             lines = []
             for strategy in strategies(mine):
+                if key == "gap" and not strategy.startswith("optimal"):
+                    continue
                 cells = [value(mine, model, strategy, size, key) for size in sizes]
                 if any(cell is not None for cell in cells):
                     lines.append([strategy, *(NOTHING if cell is None else show(cell) for cell in cells)])
@@ -163,7 +166,7 @@ def paper_table(rows: Sequence[Row]) -> list[Section]:
     notes = (
         "The paper: pre-activation bottleneck blocks of He et al. (2016), 1,000 layers, on MXNet, which writes the result of",
         "every operator, batch norm being one; feature maps alone; its 30 % is measured time. Here: post-activation bottleneck",
-        "blocks in the proportions of ResNet-200, float32, all temporaries of forward and backward pass. The first two rows are an",
-        "executor that writes the result of every JAX equation (batch norm is a dozen), all others the steps that XLA writes.",
+        "blocks in the proportions of ResNet-200, float32, all temporaries of forward and backward pass. The first two rows: an",
+        "executor that writes the result of every JAX equation (batch norm is a dozen); all others: the steps that XLA writes.",
     )
     return [Section(f"{size:,} layers, batch 32, 224 x 224, beside Chen et al. (2016)", columns, lines + paper, notes)]
