@@ -166,7 +166,7 @@ def paper_table(rows: Sequence[Row]) -> list[Section]:
     notes = (
         "The paper: pre-activation bottleneck blocks of He et al. (2016), 1,000 layers, on MXNet, which writes the result of",
         "every operator, batch norm being one; feature maps alone; its 30 % is measured time. Here: post-activation bottleneck",
-        "blocks in the proportions of ResNet-200, float32, all temporaries of forward and backward pass. The first two rows: an",
+        "blocks in the proportions of ResNet-200, float32, all temporaries of both passes. The first two rows: an",
         "executor that writes the result of every JAX equation (batch norm is a dozen); all others: the steps that XLA writes.",
     )
     return [Section(f"{size:,} layers, batch 32, 224 x 224, beside Chen et al. (2016)", columns, lines + paper, notes)]
