@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -46,6 +47,7 @@ class PolicyPlan:
         peak_bytes: peak of temporaries of the emitted program, simulated in the order in which JAX writes it.
         keep_all_peak_bytes: the same without recomputation.
         extra_flops_ratio: FLOPs that the emitted program computes more than once, over those of computing all once.
+        primitives: how many equations of each primitive the emitted program runs, forward and backward.
         loops: nests for loops, by their numbers in the function's program; `forward` then has them in it.
     """
 
@@ -57,6 +59,7 @@ class PolicyPlan:
     peak_bytes: int
     keep_all_peak_bytes: int
     extra_flops_ratio: float
+    primitives: Mapping[str, int] = field(default_factory=dict[str, int])
     loops: dict[int, PlannedLoop] = field(default_factory=dict[int, PlannedLoop])
     emitters: list[Emitter] = field(default_factory=list[Emitter], compare=False, repr=False)
 
@@ -197,7 +200,8 @@ def _emitted(
         raise RematLabError(f"the names {sorted(missing)} were lost on the way into the program; please report this")
     result = simulate(emitted.graph, Schedule.from_order(emitted.graph, emitted.graph.steps))
     extra = emitted.flops(emitted.graph.steps) / once - 1 if once else 0.0
-    return PolicyPlan(forward.abstract(), fused, layout, budget_bytes, found, result.peak, keep_all, extra)
+    counts = Counter(q.name for q in emitted.program.equations)
+    return PolicyPlan(forward.abstract(), fused, layout, budget_bytes, found, result.peak, keep_all, extra, counts)
 
 
 def _whole(program: Program) -> Region:

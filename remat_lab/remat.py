@@ -71,7 +71,8 @@ def remat(
         seed: of the solver.
 
     Returns:
-        The decorated object. A decorated function's attribute `saved(*args)` lists what it keeps, as `rl.saved` does.
+        The decorated object. A decorated function's attribute `saved(*args)` lists what it keeps, as `rl.saved` does, and
+        `plans` those made so far, with their `peak_bytes`.
 
     Raises:
         InvalidArgument: for options that exclude each other, and, when called, for names that do not occur and for policies
@@ -176,6 +177,7 @@ class Decorated:
             return self._dispatch(wrapper, args, kwargs)
 
         wrapper.saved = functools.partial(saved, wrapper)  # type: ignore[attr-defined]
+        wrapper.plans = self.plans  # type: ignore[attr-defined]
         wrapper.method_handler_wrapped = True  # type: ignore[attr-defined]  # flax.linen: `linen.call_method` does that
         return wrapper
 

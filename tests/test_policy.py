@@ -79,23 +79,30 @@ def _kinds(aval):
     return [(aval.shape, aval.dtype)]
 
 
+# Of layouts that are asked for on the CPU only, and of a gradient that is known to be one.
+UNPLANNED = frozenset("add_any broadcast_in_dim cond div mul pad platform_index".split())
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_recomputed_is_what_the_plan_says(name):
     made, plan = case(name), planned(name)
     found = plan.policy_plan
-    once, emitted = (program_of(made.grad(fun), *made.args) for fun in (made.loss, plan.apply()))
-    again = found.solution.schedule.recomputed
-    for primitive in ("dot_general", "conv_general_dilated"):
-        planned_again = sum(
-            times * sum(found.fused.program.equations[k].name == primitive for k in found.fused.groups[v].equations)
-            for v, times in again.items()
-        )
-        before, after = (sum(q.name == primitive for q in program.equations) for program in (once, emitted))
-        # More where a rule reads its own result (tanh, say) and that leaves the region: it is kept outside, and made inside.
-        assert planned_again <= after - before
-    extra = sum(costs.flops(q.eqn) for q in emitted.equations) / sum(costs.flops(q.eqn) for q in once.equations) - 1
+    once, emitted = (
+        Counter(q.name for q in program_of(made.grad(fun), *made.args).equations) for fun in (made.loss, plan.apply())
+    )
+    differs = {p for p in {*emitted, *found.primitives} - UNPLANNED if emitted[p] != found.primitives.get(p, 0)}
+    assert not differs
+    heavy = ("dot_general", "conv_general_dilated")
+    assert sum(emitted[p] for p in heavy) > sum(once[p] for p in heavy), "the budget must need recomputation"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_planned_work_is_that_of_the_program(name):
+    made, found = case(name), planned(name).policy_plan
+    once, emitted = (program_of(made.grad(fun), *made.args).equations for fun in (made.loss, planned(name).apply()))
+    ratio = sum(costs.flops(q.eqn) for q in emitted) / sum(costs.flops(q.eqn) for q in once)
     # The plan counts an elementwise equation once for each kernel that XLA computes it in.
-    assert extra == pytest.approx(found.extra_flops_ratio, rel=0.3, abs=0.01)
+    assert ratio == pytest.approx(1 + found.extra_flops_ratio, rel=0.06)
 
 
 @pytest.mark.skipif(bool(os.environ.get("JAX_REMAT3")), reason="regions under JAX_REMAT3 compute all that they hold at once")
