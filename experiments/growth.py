@@ -104,7 +104,7 @@ def measure(point: Point) -> dict[str, Any]:
         compiled = subject.compile(plan)
         result |= {**_compiled(compiled), "device_bytes": _device_bytes(point["target"])}
         if level == "run":
-            result |= _run(subject, compiled)
+            result |= _run(subject, plan, compiled)
     return result
 
 
@@ -159,9 +159,11 @@ def _device_bytes(target: str | None) -> int | None:
     return int(stats["bytes_limit"]) if stats and "bytes_limit" in stats else None
 
 
-def _run(subject: Subject, compiled: Compiled) -> dict[str, Any]:
+def _run(subject: Subject, plan: Plan | None, compiled: Compiled) -> dict[str, Any]:
     """Runs on the device that is here: real peak and step time."""
     args = subject.made.materialise()
+    if plan is not None:
+        args = plan.loss.call(args, {}).values  # the compiled step of a plan takes arrays, not the trees they are in
     peak = device_peak(lambda: compiled.call(*args), as_target(subject.planner.target).here())
     seconds = time_alternated({"step": lambda: compiled.call(*args)}, rounds=_ROUNDS)["step"]
     return {"device_peak_bytes": peak, "step_seconds": statistics.median(seconds), "step_seconds_all": seconds}

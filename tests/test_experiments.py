@@ -188,6 +188,33 @@ def test_two_experiments_may_share_a_file(tmp_path):
     assert len(TOY.read(path)[0]) == 3
 
 
+def test_on_a_device_each_point_has_a_process_and_runs_for_a_target_it_is_compiled():
+    for experiment in EXPERIMENTS.values():
+        assert [experiment.apart(*where) for where in (("cpu", None), ("gpu", None), ("gpu", "h200"))] == [False, True, False]
+    for module in (resnet_depth, mlp_depth, lstm_length):
+        assert {point["level"] for point in module.points("gpu", None)} == {"run"}
+    levels = {(point["level"], point["target"]) for point in resnet_depth.points("gpu", "h200")}
+    assert levels == {("compiled", "h200")}
+
+
+@pytest.mark.parametrize(
+    ("model", "strategy", "options"),
+    [
+        ("mlp", "plain JAX", {"batch": 64, "width": 8}),
+        ("mlp", "sqrt(n)", {"batch": 64, "width": 8}),
+        pytest.param(
+            *("lstm", "optimal@0.7", {"layers": 1, "hidden": 8, "batch": 2, "inputs": 4, "classes": 5}), marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_a_step_that_runs_says_what_it_took(model, strategy, options):
+    (point,) = growth.points(model, (8,), (strategy,), "run", None, time_limit=1.0, **options)
+    result = growth.measure(point)
+    assert result["step_seconds"] > 0
+    assert result["device_peak_bytes"] is None  # the CPU's allocator does not say
+    assert result["total_bytes"] > result["temp_bytes"] > 0
+
+
 def test_the_time_left_is_told(tmp_path):
     seen = []
     run(replace(TOY, weight=lambda point: point["size"]), tmp_path / "toy.jsonl", report=lambda what, *_: seen.append(what))
