@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WRITTEN_OUT = (UNSHARED, SHARED, "keep all", *HEURISTICS, "optimal@0.5", "optimal@0.2")
+QUICK = (UNSHARED, SHARED, "keep all", "sqrt(n)")  # planned in seconds at any length
 COMPILED = (PLAIN, "keep all", "sqrt(n)", "optimal@0.5")
 SCAN = (PLAIN, "keep all", "optimal@0.5", "optimal@0.2", "optimal@0.1")
 FIT_FROM = 32  # steps
@@ -42,6 +43,7 @@ def points(preset: str, target: str | None) -> list[Point]:
         ]
     return [
         *growth.points("lstm unrolled", (16, 32, 64, 128), WRITTEN_OUT, "planned", target, time_limit=60.0, **full),
+        *growth.points("lstm unrolled", (256,), QUICK, "planned", target, time_limit=60.0, **full),
         *growth.points("lstm", (64, 256, 1024), SCAN, "compiled", target, time_limit=10.0, **full),
         *growth.points("lstm unrolled", (16, 32, 64), COMPILED, "compiled", target, time_limit=8.0, **full),
     ]
