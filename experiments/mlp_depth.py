@@ -16,13 +16,14 @@ from experiments.tables import Section
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PLANNED = (UNSHARED, SHARED, "keep all", *HEURISTICS, "optimal@0.5", "optimal@0.2")
-COMPILED = (PLAIN, "keep all", "sqrt(n)", "recursive", "optimal@0.2")
+DEEPER = (UNSHARED, SHARED, "keep all", *HEURISTICS)
+PLANNED = (*DEEPER, "optimal@0.5", "optimal@0.2")
+COMPILED = ("keep all", "sqrt(n)", "recursive", PLAIN, "optimal@0.2")
 FIT_FROM = 64  # layers
 
 
 def points(preset: str, target: str | None) -> list[Point]:
-    """Planned to 1,024 layers, compiled to 256."""
+    """Planned to 1,024 layers (optimal plans to 256), compiled to 256."""
     if preset == "smoke":
         small = {"batch": 256, "width": 16}
         planned = growth.points("mlp", (8, 16, 32), PLANNED, "planned", target, time_limit=2.0, **small)
@@ -31,7 +32,8 @@ def points(preset: str, target: str | None) -> list[Point]:
     if preset == "gpu":
         return growth.points("mlp", (64, 256), COMPILED, "run", target, time_limit=10.0, **full)
     return [
-        *growth.points("mlp", (16, 32, 64, 128, 256, 512, 1024), PLANNED, "planned", target, time_limit=8.0, **full),
+        *growth.points("mlp", (16, 32, 64, 128, 256), PLANNED, "planned", target, time_limit=8.0, **full),
+        *growth.points("mlp", (512, 1024), DEEPER, "planned", target, time_limit=8.0, **full),
         *growth.points("mlp", (64, 128, 256), COMPILED, "compiled", target, time_limit=8.0, **full),
     ]
 
