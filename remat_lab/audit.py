@@ -8,7 +8,6 @@ happen if an equation ran again, (4) planned against compiled, and a device's ow
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,17 +15,13 @@ from typing import Any
 
 import jax
 
-from remat_lab import environment
+from remat_lab import audit_memory, audit_work, environment
 from remat_lab.arguments import is_concrete, materialise
-from remat_lab.device_memory import Reserved, classify
+from remat_lab.device_memory import Reserved
 from remat_lab.measure import Compiled, compile_program
 from remat_lab.plans import Plan
-from remat_lab.primitives import VIEWS, forbids_replay
-from remat_lab.replay import Replay
-from remat_lab.replay import classify as replay_class
 from remat_lab.targets import as_target
 from remat_lab.verify import largest_difference
-from solvers.schedule import Compute
 
 FORMAT, VERSION = "remat_lab audit", 1
 SCHEMA = Path(__file__).with_name("audit.schema.json")
@@ -115,163 +110,25 @@ def audit(
         {
             "format": FORMAT,
             "version": VERSION,
-            "memory": _memory(plan, reserved),
-            "lifetimes": _lifetimes(plan, top),
-            "replay": _replay(plan, top),
-            "peaks": _peaks(plan, plain),
-            "price": _price(plan, top),
+            "memory": audit_memory.classes(plan, reserved),
+            "lifetimes": audit_memory.lifetimes(plan, top),
+            "replay": audit_work.semantics(plan, top),
+            "peaks": audit_memory.peaks(plan, plain),
+            "price": audit_work.price(plan, top),
             "workload": _workload(plan),
             "equivalence": equality,
         }
     )
 
 
-def _memory(plan: Plan, reserved: Reserved) -> list[Json]:
-    temporaries, kept = plan.compiled_bytes, _retained(plan)
-    classes = classify(plan.fused, plan.call, reserved or dict(plan.reserved), temporaries)
-    rows = [{"name": name, "bytes": count} for name, count in classes.rows() if name != "temporaries"]
-    rows += [
-        {"name": "retained activations", "bytes": min(kept, temporaries)},
-        {"name": "workspace and transient values", "bytes": max(0, temporaries - kept)},
-    ]
-    stats = _device_stats()
-    if stats is not None:
-        rows.append({"name": "allocator reserve", "bytes": max(0, stats["pool_bytes"] - stats["bytes_in_use"])})
-    return rows
-
-
-def _retained(plan: Plan) -> int:
-    """The most bytes of the forward pass's values that are live at once between two steps, beside arguments and results."""
-    nodes, live, most = plan.graph.nodes, 0, 0
-    for step in plan.schedule.steps:
-        if isinstance(step, Compute):
-            most = max(most, live)
-            live += sum(nodes[v].charge for v in plan.graph.written(step.node) if not nodes[v].backward)
-        elif not nodes[step.node].backward:
-            live -= nodes[step.node].charge
-    return max(most, live)
-
-
-def _device_stats() -> dict[str, int] | None:
-    stats = jax.devices()[0].memory_stats() if jax.default_backend() != "cpu" else None
-    return stats if stats and "pool_bytes" in stats else None
-
-
-def _lifetimes(plan: Plan, top: int) -> list[Json]:
-    graph, order, program = plan.graph, plan.schedule.order, plan.program
-    names = [node.name for node in graph.nodes]
-    value_of = {node: value for value, node in plan.fused.node_of.items()}
-    first, last, reader, times = dict[int, int](), dict[int, int](), dict[int, int](), Counter[int]()
-    for p, v in enumerate(order):
-        for u in graph.nodes[v].deps:
-            last[u], reader[u] = p, v
-        for w in graph.written(v):
-            first.setdefault(w, p)
-            times[w] += 1
-    views = Counter(_base(program, q.ins[0]) for q in program.equations if q.name in VIEWS and isinstance(q.ins[0], int))
-    rows = []
-    for v in sorted(range(len(graph)), key=lambda v: -graph.nodes[v].size)[:top]:
-        node = graph.nodes[v]
-        rows.append(
-            {
-                "value": node.name,
-                "bytes": node.size,
-                "first_step": first.get(v, 0),
-                "last_step": len(order) if v in graph.outputs else last.get(v, first.get(v, 0)),
-                "last_reader": "the caller" if v in graph.outputs else names[reader[v]] if v in reader else "nobody",
-                "times_computed": times[v],
-                "buffer": "a result of the step" if node.external else "temporary",
-                "views": views[value_of[v]] if v in value_of else 0,
-            }
-        )
-    return rows
-
-
-def _base(program: Any, value: int) -> int:
-    while (k := program.producer.get(value)) is not None and program.equations[k].name in VIEWS:
-        operand = program.equations[k].ins[0]
-        if not isinstance(operand, int):
-            break
-        value = operand
-    return value
-
-
-def _replay(plan: Plan, top: int) -> Json:
-    equations, again = plan.program.equations, plan.schedule.recomputed
-    counts = Counter(replay_class(q.eqn) for q in equations)
-    repeated = Counter(replay_class(equations[k].eqn) for v in again for k in plan.fused.groups[v].equations)
-    forbidden = [
-        {"equation": q.name, "source": q.source_line, "reason": reason}
-        for k, q in enumerate(equations)
-        if (reason := forbids_replay(q.eqn) or plan.fused.once.get(k)) is not None
-    ]
-    return {
-        "classes": [
-            {"name": kind.name.lower(), "meaning": kind.value, "equations": counts[kind], "recomputed": repeated[kind]}
-            for kind in Replay
-            if counts[kind]
-        ],
-        "forbidden": forbidden[:top],
-        "forbidden_count": len(forbidden),
-    }
-
-
-def _peaks(plan: Plan, plain: Compiled) -> Json:
-    stats = _device_stats()
-    return {
-        "budget_bytes": plan.budget_bytes,
-        "planned_bytes": plan.planned_bytes,
-        "compiled_bytes": plan.compiled_bytes,
-        "plain_compiled_bytes": plain.temp_bytes,
-        "keep_all_planned_bytes": plan.predicted.keep_all_peak_bytes,
-        "compiler_options": dict(plan.compiler_options),
-        "device_peak_bytes": stats.get("peak_bytes_in_use") if stats is not None else None,
-    }
-
-
-def _price(plan: Plan, top: int) -> Json:
-    graph, schedule, groups = plan.graph, plan.schedule, plan.fused.groups
-    again = schedule.recomputed
-    once, moved = (sum(groups[v].moved_bytes for v in order) for order in (graph.steps, schedule.order))
-    dearest: dict[str, tuple[int, float]] = {}
-    for v, count in again.items():
-        times, share = dearest.get(graph.nodes[v].name, (0, 0.0))
-        dearest[graph.nodes[v].name] = times + count, share + _share(plan, v)
-    by_cost = sorted(dearest.items(), key=lambda row: -row[1][1])
-    return {
-        "recomputed_steps": len(again),
-        "steps": len(graph.steps),
-        "extra_flops_ratio": plan.predicted.extra_flops_ratio,
-        "extra_moved_bytes_ratio": moved / once - 1 if once else 0.0,
-        "extra_cost_ratio": plan.solution.overhead,
-        "critical_path_ratio": _critical_path(plan, schedule.order) / (_critical_path(plan, graph.steps) or 1.0),
-        "dearest": [{"step": name, "times": times, "cost_ratio": share} for name, (times, share) in by_cost[:top]],
-    }
-
-
-def _share(plan: Plan, v: int) -> float:
-    total = plan.solution.keep_all_cost
-    return plan.schedule.recomputed[v] * plan.graph.nodes[v].cost / total if total else 0.0
-
-
-def _critical_path(plan: Plan, order: tuple[int, ...]) -> float:
-    """Cost of the longest chain of steps that wait for each other's results, each reading the latest instance."""
-    graph, ends = plan.graph, dict[int, float]()
-    longest = 0.0
-    for v in order:
-        end = max((ends[u] for u in graph.nodes[v].deps), default=0.0) + graph.nodes[v].cost
-        ends.update(dict.fromkeys(graph.written(v), end))
-        longest = max(longest, end)
-    return longest
-
-
 def _workload(plan: Plan) -> Json:
     solution = plan.solution
-    leaves = [f"{x.dtype}[{','.join(map(str, x.shape))}]" for x in plan.call.values]
+    arrays = sorted(plan.call.values, key=lambda x: -x.size * x.dtype.itemsize)
+    leaves = [f"{x.dtype}[{','.join(map(str, x.shape))}]" for x in arrays]
     return {
         "loss": plan.loss.name,
         "arguments": len(leaves),
-        "largest_arguments": sorted(set(leaves), key=leaves.index)[:4],
+        "largest_arguments": list(dict.fromkeys(leaves))[:4],
         "equations": len(plan.program.equations),
         "solver": solution.solver,
         "status": solution.status.value,

@@ -14,7 +14,7 @@ _WIDE = 62  # characters of a name
 
 def as_text(data: Json) -> str:
     """The page for a terminal."""
-    lines = [_title(data)]
+    lines = [_title(data), _verdict(data)]
     for question, sentences, rows in _sections(data):
         lines += ["", question, *(f"  {sentence}" for sentence in sentences), *(f"  {row}" for row in _columns(rows))]
     return "\n".join(lines)
@@ -22,7 +22,7 @@ def as_text(data: Json) -> str:
 
 def as_markdown(data: Json) -> str:
     """The page as Markdown."""
-    lines = [f"# {_title(data)}"]
+    lines = [f"# {_title(data)}", "", _verdict(data)]
     for question, sentences, rows in _sections(data):
         lines += ["", f"## {question}", *(part for sentence in sentences for part in ("", sentence))]
         if rows:
@@ -34,7 +34,21 @@ def as_markdown(data: Json) -> str:
 
 def _title(data: Json) -> str:
     work = data["workload"]
-    return f"Audit of {work['loss']}: {work['status']} plan by {work['solver']}, {work['equations']} equations"
+    return f"Audit of {work['loss']}: {work['equations']} equations, planned by {work['solver']} ({work['status']})"
+
+
+def _verdict(data: Json) -> str:
+    """The whole page in a sentence."""
+    peaks, price, equal = data["peaks"], data["price"], data["equivalence"]
+    parts = [f"{size(peaks['compiled_bytes'])} of temporaries where plain JAX takes {size(peaks['plain_compiled_bytes'])}"]
+    if peaks["budget_bytes"] is not None:
+        side = "within" if peaks["compiled_bytes"] <= peaks["budget_bytes"] else "ABOVE"
+        parts.append(f"{side} the budget of {size(peaks['budget_bytes'])}")
+    parts.append(f"for {percent(price['extra_flops_ratio'])} FLOPs")
+    same = "not compared" if equal is None else "equal bit for bit"
+    if equal is not None and not equal["bitwise"]:
+        same = f"equal to {difference(equal['largest_relative'])} of the largest gradient"
+    return f"{', '.join(parts)}; loss and gradients {same}."
 
 
 def _sections(data: Json) -> list[Section]:
@@ -54,14 +68,14 @@ def _lifetimes(data: Json) -> Section:
         (
             _name(row["value"]),
             size(row["bytes"]),
-            f"{row['first_step']}-{row['last_step']}",
-            _name(row["last_reader"], 28),
+            _spans(row["spans"]),
+            _who(row["last_reader"]),
             _often(row["times_computed"]),
             f"{row['buffer']}{', ' + str(row['views']) + ' views' if row['views'] else ''}",
         )
         for row in data["lifetimes"]
     ]
-    heading = ("value", "bytes", "steps", "last reader", "computed", "buffer")
+    heading = ("made by", "bytes", "there from step to step", "last reader", "computed", "buffer")
     return "2. How long do the largest values live?", [], [heading, *table]
 
 
@@ -69,7 +83,8 @@ def _replay(data: Json) -> Section:
     replay = data["replay"]
     table = [(row["meaning"], str(row["equations"]), str(row["recomputed"])) for row in replay["classes"]]
     sentences = [f"{row['equation']} at {_place(row['source'])} runs once: {row['reason']}." for row in replay["forbidden"]]
-    more = replay["forbidden_count"] - len(sentences)
+    sentences = sentences or ["Everything: no equation forbids it."]
+    more = replay["forbidden_count"] - len(replay["forbidden"])
     sentences += [f"So do {more} more equations."] if more else []
     return "3. What may be computed again?", sentences, [("class", "equations", "recomputed"), *table]
 
@@ -141,6 +156,17 @@ def _equivalence(data: Json) -> Section:
         ],
         [],
     )
+
+
+def _spans(spans: list[list[int]]) -> str:
+    shown = [f"{first}-{last}" for first, last in spans]
+    return ", ".join(shown if len(shown) < 4 else [*shown[:2], "...", shown[-1]])
+
+
+def _who(name: str) -> str:
+    """A step without the type of its result."""
+    primitive, _, place = _place(near(name)).partition(" at ")
+    return f"{primitive.partition(' ')[0]} at {place}" if place else name
 
 
 def _often(times: int) -> str:

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from remat_lab.fuse import Fused
+from remat_lab.kept import kept_values
 from remat_lab.primitives import forbids_replay
 from remat_lab.units import percent, size
-from solvers.schedule import Compute, Schedule
+from solvers.schedule import Schedule
 
 KEPT, AGAIN, ONCE = "kept", "recomputed", "runs once"
 _WIDE = 140  # columns of the table as text
@@ -106,7 +107,7 @@ def explain(fused: Fused, schedule: Schedule, title: str, notes: tuple[str, ...]
         notes: lines to add below it.
     """
     graph = fused.graph
-    again, late = schedule.recomputed, _kept(fused, schedule)
+    again, late = schedule.recomputed, kept_values(graph, schedule)
     total = sum(graph.nodes[v].cost for v in graph.steps) or 1.0
     rows: list[Row] = []
     for v in graph.steps:
@@ -143,19 +144,6 @@ def explain(fused: Fused, schedule: Schedule, title: str, notes: tuple[str, ...]
                 )
             )
     return Explanation(title, tuple(sorted(rows, key=lambda row: -row.bytes)), notes)
-
-
-def _kept(fused: Fused, schedule: Schedule) -> set[int]:
-    """Nodes that are live when the backward pass begins."""
-    live: set[int] = set()
-    for step in schedule.steps:
-        if isinstance(step, Compute):
-            if fused.graph.nodes[step.node].backward:
-                break
-            live.update(fused.graph.written(step.node))
-        else:
-            live.discard(step.node)
-    return live
 
 
 def _why(decision: str, cost: float, nbytes: int, forbidden: str | None, may_recompute: bool) -> str:

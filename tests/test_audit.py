@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -12,6 +13,10 @@ import pytest
 
 import remat_lab as rl
 from remat_lab.audit import SCHEMA
+from remat_lab.kept import kept_bytes, kept_values
+from remat_lab.units import size
+from solvers.graph import Graph, Node
+from solvers.schedule import Schedule
 
 W = [jax.random.normal(jax.random.key(i), (16, 16)) / 4 for i in range(5)]
 X = jax.random.normal(jax.random.key(9), (64, 16))
@@ -25,8 +30,12 @@ def loss(ws, x):
 
 
 @pytest.fixture(scope="module")
-def audit() -> rl.Audit:
-    plan = rl.plan(loss, W, X, budget=0.7, solver="greedy", check="planned")
+def plan() -> rl.Plan:
+    return rl.plan(loss, W, X, budget=0.7, solver="greedy", check="planned")
+
+
+@pytest.fixture(scope="module")
+def audit(plan) -> rl.Audit:
     return rl.audit(loss, W, X, plan=plan, reserved=optax.adam(1e-3))
 
 
@@ -80,6 +89,42 @@ def test_classes_of_memory_are_those_of_the_step(audit):
     assert found["retained activations"] >= X.nbytes
 
 
+def test_what_is_kept_is_the_same_in_the_audit_and_in_the_table_of_decisions(plan, audit):
+    found = {row["name"]: row["bytes"] for row in audit.data["memory"]}
+    kept = [row for row in plan.explain() if row.decision == "kept"]
+    assert found["retained activations"] == kept_bytes(plan.graph, plan.schedule)
+    assert 0 < found["retained activations"] <= sum(row.bytes for row in kept) == plan.explain().kept_bytes
+
+
+def test_values_are_kept_whenever_the_backward_pass_begins():
+    nodes = (
+        Node("a", 1, 4),
+        Node("b", 1, 2, (0,)),
+        Node("c", 1, 8, (1,)),
+        Node("early", 1, 1, (0,), backward=True),
+        Node("db", 1, 1, (2, 1), backward=True),
+        Node("da", 1, 1, (4, 0, 3), backward=True),
+    )
+    graph = Graph(nodes, (5,))
+    for order in ((0, 1, 2, 3, 4, 5), (0, 3, 1, 2, 4, 5)):
+        schedule = Schedule.from_order(graph, order)
+        assert kept_values(graph, schedule) == {0, 1, 2}
+        assert kept_bytes(graph, schedule) == 14
+    again = Schedule.from_order(graph, (0, 1, 2, 1, 4, 0, 3, 5))
+    assert kept_values(graph, again) == {2}
+    assert kept_bytes(graph, again) == 8
+
+
+def test_values_are_there_from_each_computation_to_its_last_reader(plan, audit):
+    rows = {tuple(map(tuple, row["spans"])): row for row in audit.data["lifetimes"]}
+    assert any(len(spans) > 1 for spans in rows)
+    for spans, row in rows.items():
+        assert row["times_computed"] == len(spans)
+        assert all(first <= last for first, last in spans)
+        assert all(end < start for (_, end), (start, _) in itertools.pairwise(spans))
+        assert spans[-1][1] <= len(plan.schedule.order)
+
+
 def test_what_must_not_run_again_is_named_with_its_line(audit):
     (row,) = (row for row in audit.data["replay"]["forbidden"] if row["equation"] == "top_k")
     assert "test_audit.py" in row["source"]
@@ -108,6 +153,8 @@ def test_results_are_compared_under_a_seed_or_not_at_all(audit):
 
 def test_the_page_has_seven_sections_and_fits_a_screen_or_two(audit, tmp_path):
     text, markdown = str(audit), audit.markdown()
+    peaks = audit.data["peaks"]
+    assert text.splitlines()[1].startswith(f"{size(peaks['compiled_bytes'])} of temporaries where plain JAX takes")
     for number in range(1, 8):
         assert f"\n{number}. " in text
         assert f"\n## {number}. " in markdown
