@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import itertools
 import json
 from typing import Any
@@ -164,3 +165,9 @@ def test_the_page_has_seven_sections_and_fits_a_screen_or_two(audit, tmp_path):
         audit.save(tmp_path / f"page{suffix}")
     assert json.loads((tmp_path / "page.json").read_text()) == json.loads(json.dumps(audit.data))
     assert (tmp_path / "page.md").read_text().startswith("# Audit of loss")
+
+
+def test_the_example_of_the_documentation_runs(checkout):
+    failed, tried = doctest.testfile(str(checkout / "docs" / "audit.md"), module_relative=False)
+    assert tried > 5
+    assert failed == 0
