@@ -13,6 +13,7 @@ import heapq
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from remat_lab import _compat
 from remat_lab.flatten import Program
 from remat_lab.kernel_tags import Result, TaggedKernel, tagged_kernels
 from remat_lab.primitives import FUSIBLE, IN_PLACE, REDUCTIONS, forbids_replay
@@ -223,6 +224,8 @@ def _step(
     for k in roots:
         found, outs = traces.get(k, ()), program.equations[k].outs
         value = _array_of(program, k, owners.get(k), found)
+        if _compat.sub_jaxprs(program.equations[k].eqn):
+            continue  # what is filled before a loop are the buffers of its results
         scratch += sum(result.bytes for i, result in found if result is not value and (i != owners.get(k) or value is not None))
         if value is None or value.bytes <= program.bytes[outs[0]] or _joined(program, k, traces):
             continue

@@ -142,6 +142,14 @@ def test_what_is_padded_for_its_reader_is_work_space():
     assert (first.roots, first.sizes, first.workspace) == ((sine, tangent), {}, 4 * BYTES)
 
 
+def test_what_is_filled_before_a_loop_are_the_buffers_of_its_results():
+    program = program_of(lambda x: lax.scan(lambda c, _: (jnp.sin(c), c), x, None, length=3), SQUARE)
+    (scan,) = named(program, "scan")
+    filled, loop = kernel((scan, 3 * ALL)), kernel((scan, ALL), (scan, 3 * ALL))
+    (step,) = steps_of(program, [filled, loop], len(program.equations))
+    assert (step.roots, step.workspace, step.sizes) == ((scan,), 0, {})
+
+
 @pytest.mark.parametrize(
     ("reads_other", "expected"), [(True, [["sin"], ["add"]]), (False, [["sin"], ["scatter-add"], ["add"]])]
 )
