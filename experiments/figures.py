@@ -11,6 +11,8 @@ from remat_lab.labels import label_points as label_points
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+_SHORT = 0.8  # of the largest x; a line that ends before is labelled where it ends
+
 
 class Line(NamedTuple):
     """How a line looks: shade, dashes and marker each tell it apart."""
@@ -60,7 +62,7 @@ def plain_numbers(ax: Axes) -> None:
 
 
 def label_ends(ax: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
-    """Writes a name to the right of each line's end, moved up or down where two would touch.
+    """Writes a name to the right of each line's end, moved up or down where two would touch; above it if others go on.
 
     Args:
         ax: axes of a laid-out figure, with room at the right.
@@ -74,6 +76,13 @@ def label_ends(ax: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
     ax.autoscale(False)
     scale = figure.dpi / 72
     height, pad = 10.5 * scale, 6 * scale
+    clear = [withStroke(linewidth=2.5, foreground="white")]  # keeps letters clear of lines
+    last = _SHORT * max(x for x, _, _, _ in ends)
+    for x, y, text, color in (end for end in ends if end[0] < last):
+        ax.annotate(
+            text, (x, y), (0, 9), textcoords="offset points", ha="center", fontsize=8.5, color=color, path_effects=clear
+        )
+    ends = [end for end in ends if end[0] >= last]
     pixels = [ax.transData.transform((x, y)) for x, y, _, _ in ends]
     right = max(float(p[0]) for p in pixels) + pad
     order = sorted(range(len(ends)), key=lambda k: float(pixels[k][1]))
@@ -91,7 +100,7 @@ def label_ends(ax: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
             ha="left",
             color=ends[k][3],
             annotation_clip=False,
-            path_effects=[withStroke(linewidth=2.5, foreground="white")],  # keeps letters clear of lines
+            path_effects=clear,
             arrowprops={"arrowstyle": "-", "color": "#999999", "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3},
         )
 
