@@ -102,11 +102,16 @@ def _scatter_into_own(q: Equation, values: list[Any], tied: Any) -> Any:
     """
     zero, _ = lax.optimization_barrier((jnp.zeros((), values[0].dtype), tied))
 
+    def given(zero: Any, *values: Any) -> Any:
+        return _compat.bind(q.eqn, values)[0]
+
+    @jax.custom_batching.custom_vmap
     def own(zero: Any, *values: Any) -> Any:
         return _compat.scatter_selected(q.eqn, values, zero)[0]
 
-    def given(zero: Any, *values: Any) -> Any:
-        return _compat.bind(q.eqn, values)[0]
+    @own.def_vmap
+    def batched(size: int, mapped: list[bool], *values: Any) -> Any:
+        return jax.vmap(given, [0 if is_mapped else None for is_mapped in mapped], axis_size=size)(*values), True
 
     return lax.platform_dependent(zero, *values, cuda=own, default=given)
 

@@ -225,3 +225,15 @@ def test_the_gradient_of_pooling_on_zeros_of_its_own_is_the_same(pool, padding):
     assert operand.shape == x.shape
     (expected,), (found,) = _compat.bind(q.eqn, values), _compat.scatter_selected(q.eqn, values, jnp.zeros(()))
     assert jnp.array_equal(expected, found)
+
+
+def test_a_step_with_pooling_can_be_mapped_over_a_batch():
+    def loss(x, w):
+        return jnp.sum(pooling.max_pool(jnp.sin(x * w), (2, 2), (2, 2)) ** 2)
+
+    x, w = jax.random.normal(jax.random.key(0), (3, 2, 8, 8, 4)), jnp.arange(3.0)
+    plan = rl.plan(loss, x[0], w[0], argnums=(0, 1), check="planned", solver="keep_all")
+    expected = jax.vmap(jax.value_and_grad(loss, (0, 1)))(x, w)
+    for step in (plan.value_and_grad(), jax.jit(plan.value_and_grad())):
+        found = jax.vmap(step)(x, w)
+        assert all(map(jnp.allclose, jax.tree.leaves(found), jax.tree.leaves(expected)))
