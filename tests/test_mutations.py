@@ -169,7 +169,8 @@ def test_a_fault_of_the_exact_emitter_is_caught(plan, plain, fault, monkeypatch)
 @pytest.fixture(scope="module")
 def regions(plan) -> Any:
     """A policy plan that recomputes and keeps values by name."""
-    found = plan_applied(plan.loss, plan.call, plan.budget_bytes, OPTIONS, check=False).plan
+    products = {"must_save": lambda value: value.primitive == "dot_general"}
+    found = plan_applied(plan.loss, plan.call, int(1.15 * plan.budget_bytes), OPTIONS, check=False, **products).plan
     assert len(found.layout.root.children) > 1
     assert found.layout.names
     return found
@@ -180,7 +181,10 @@ REGIONS = {
     "names are not given to the policy": ("jax.checkpoint(body, policy=self.layout.policy)", "jax.checkpoint(body)"),
     "the compiler may merge computations": ("policy=self.layout.policy)", "policy=self.layout.policy, prevent_cse=False)"),
     "tied values are swapped": ("lax.optimization_barrier([env[v] for v in tied])", "[env[v] for v in reversed(tied)]"),
-    "what a region reads is mixed up": ("env = dict(zip(reads, values, strict=True))", "env = dict(zip(reads, values[::-1]))"),
+    "a region gives back what it read": (
+        "self._inside(region, env)\n                return [env[v] for v in writes]",
+        "self._inside(region, env)\n                return [env[v] if v not in writes else values[-1] for v in writes]",
+    ),
 }
 
 
@@ -219,7 +223,7 @@ PARTS = Graph(
     (Node("a", 2, 4), Node("p", 0, 3, part_of=0), Node("b", 1, 6, (0, 1), external=True), Node("c", 1, 1, (0,))), (2, 3)
 )
 TWICE = Schedule((Compute(0), Free(1), Free(0), Compute(0), Compute(2), Free(1), Compute(3), Free(0)))
-WORK = Graph((Node("a", 1, 4), Node("b", 1, 2, (0,), workspace=9)), (1,))
+WORK = Graph((Node("a", 1, 4), Node("b", 1, 0, (0,), workspace=9)), (1,))
 INVALID: dict[str, Schedule] = {
     "frees one step early": Schedule((*SCHEDULE.steps[:3], SCHEDULE.steps[3], Free(0), Compute(3), Free(2))),
     "frees twice": Schedule((*SCHEDULE.steps, Free(2))),
@@ -234,7 +238,7 @@ def by_hand(simulate: Callable[[Graph, Schedule], Any]) -> None:
     one, two, three = simulate(GRAPH, SCHEDULE), simulate(PARTS, TWICE), simulate(WORK, Schedule.from_order(WORK, (0, 1)))
     assert (one.peak, one.peak_total, one.cost, one.live, one.peak_at) == (10, 10, 4, (4, 9, 7, 10), 3)
     assert (two.peak, two.peak_total, two.cost, two.live, two.peak_at) == (7, 13, 6, (7, 7, 7, 5), 0)
-    assert (three.peak, three.peak_total, three.peak_at) == (15, 15, 1)
+    assert (three.peak, three.peak_total, three.peak_at) == (13, 13, 1)
     for schedule in INVALID.values():
         with pytest.raises(InvalidSchedule):
             simulate(GRAPH, schedule)
