@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Json = Mapping[str, Any]
+_STEEP = 100  # percent: where the smallest plans cost more, the others would lie on a line
 _NAMES = {"dots_saveable": "dots", "dots_with_no_batch_dims_saveable": "dots, no batch dims", "nn_remat": "nn.remat"}
 
 
@@ -141,6 +142,10 @@ def _draw(rows: Sequence[Json], panel: Panel, ax: Axes) -> None:
     ax.set_xlim(left=0)
     ax.margins(x=0.14, y=0.14)
     ax.axhline(0, color="#666666", linewidth=0.8, linestyle=":", zorder=1)
+    if max(y, default=0.0) > _STEEP:
+        ax.set_yscale("symlog", linthresh=10, linscale=2)
+        ax.set_ylim(-5, 2 * max(y))
+        ax.yaxis.set_major_formatter("{x:g}")
     ax.grid(color="#e6e6e6", linewidth=0.6)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
