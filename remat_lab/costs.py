@@ -63,7 +63,8 @@ def add_rule(
 
 def has_rule(eqn: _compat.Equation) -> bool:
     """Whether `flops` knows the primitive, rather than using its default."""
-    return eqn.primitive.name in _RULES or bool(_compat.sub_jaxprs(eqn))
+    known = eqn.primitive.name in _RULES or _compat.checkpoint_name_of(eqn) is not None
+    return known or bool(_compat.sub_jaxprs(eqn))
 
 
 _REPORTED: set[str] = set()
