@@ -28,7 +28,6 @@ from remat_lab.layouts import in_default_layout
 from remat_lab.naming import bind_named
 
 _ORDERED = frozenset("dot_general conv_general_dilated".split())
-_DRAWS = frozenset("random_bits threefry2x32".split())
 _SCOPE = "remat_lab_equation_"
 _NUMBER = re.compile(_SCOPE + r"(\d+)")
 
@@ -179,8 +178,6 @@ class Emitter:
             if self.layout.ordered and not self.layout.simulated:
                 env.update({v: in_default_layout(env[v]) for v in q.reads if v in self._parameters})
         values = [v.val if isinstance(v, _compat.Literal) else env[v] for v in q.ins]
-        if q.name in _DRAWS and self.layout.ordered:
-            values = self._after_products(k, values, env)
         names = [self.layout.names.get(o) or self.layout.within.get(o) for o in q.outs]
         if self.layout.marked:
             with jax.named_scope(f"{_SCOPE}{k}"):
@@ -189,15 +186,6 @@ class Emitter:
         env.update(zip(q.outs, bind_named(q, values, names, kept=bool(self.layout.root.children)), strict=True))
         if k in self._companions:
             self._tie([*q.outs, *(v for v in self._companions[k] if v in env)], env)
-
-    def _after_products(self, k: int, values: list[Any], env: dict[int, Any]) -> list[Any]:
-        """A random draw's operands, known only when the last product before it is: else XLA draws all at the start."""
-        last = max((j for j in self._companions if j < k), default=None)
-        done = [v for v in self.program.equations[last].outs if v in env] if last is not None else []
-        if not done:
-            return values
-        tied = lax.optimization_barrier([*values, *(lax.stop_gradient(env[v]) for v in done)])
-        return list(tied[: len(values)])
 
     def _tie(self, reads: Sequence[int], env: dict[int, Any]) -> None:
         tied = [v for v in reads if self._may_tie(v)]
