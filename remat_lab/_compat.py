@@ -152,10 +152,53 @@ def refs_to_values(jaxpr: Any) -> tuple[Any, list[int], list[bool]]:
     """
     operands = (*jaxpr.constvars, *jaxpr.invars)
     refs = [i for i, var in enumerate(operands) if isinstance(var.aval, AbstractRef)]
-    pure = discharge.discharge_state(pe.convert_constvars_jaxpr(jaxpr))
+    pure = _with_rules(discharge.discharge_state(pe.convert_constvars_jaxpr(_without_rules(jaxpr))))
     finals = pure.outvars[len(jaxpr.outvars) :]
     written = [pure.invars[i] is not final for i, final in zip(refs, finals, strict=True)]
     return pure, refs, written
+
+
+class _Rule:
+    """An equation with a derivative rule of the user's."""
+
+    def __init__(self, eqn: Any):
+        self.eqn = eqn
+
+
+_RULES = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
+_held = jex.Primitive("remat_lab_held")  # stands for such an equation
+_held.multiple_results = True
+_held.def_abstract_eval(lambda *_, rule: [var.aval for var in rule.eqn.outvars])
+
+
+def _without_rules(jaxpr: Any) -> Any:
+    """JAX (0.11, 0.12) discharges references by running functions that have derivative rules, which loses these: hold them."""
+
+    def hold(eqn: Any) -> Any:
+        if eqn.primitive.name in _RULES and not any(isinstance(v.aval, AbstractRef) for v in eqn.invars):
+            return eqn.replace(primitive=_held, params={"rule": _Rule(eqn)})
+        return eqn.replace(params={key: _in_bodies(value, _without_rules) for key, value in eqn.params.items()})
+
+    return jaxpr.replace(eqns=[hold(eqn) for eqn in jaxpr.eqns])
+
+
+def _with_rules(jaxpr: Any) -> Any:
+    def put_back(eqn: Any) -> Any:
+        if eqn.primitive is not _held:
+            return eqn.replace(params={key: _in_bodies(value, _with_rules) for key, value in eqn.params.items()})
+        rule = eqn.params["rule"].eqn
+        return eqn.replace(primitive=rule.primitive, params=rule.params)
+
+    return jaxpr.replace(eqns=[put_back(eqn) for eqn in jaxpr.eqns])
+
+
+def _in_bodies(value: Any, change: Any) -> Any:
+    """A parameter of an equation with the programs in it changed."""
+    if isinstance(value, tuple):
+        return tuple(_in_bodies(item, change) for item in value) if any(hasattr(v, "eqns") for v in value) else value
+    if isinstance(value, jex.ClosedJaxpr):
+        return value.replace(jaxpr=change(value.jaxpr))
+    return change(value) if isinstance(value, jex.Jaxpr) else value
 
 
 def is_ref(value: Any) -> bool:

@@ -104,6 +104,36 @@ def test_what_was_read_before_a_reference_is_overwritten_stays_what_it_was(form,
     np.testing.assert_array_equal(around[...], 7.0 if where == "around" else 0.5)
 
 
+@jax.custom_vjp
+def halved(x):
+    return x
+
+
+halved.defvjp(lambda x: (x, None), lambda _, g: (g / 2,))
+
+
+@pytest.mark.parametrize("where", ["beside", "in a jit", "in a loop"])
+def test_derivative_rules_beside_a_reference_are_kept(where):
+    """Found by the fuzzer: when references became values, functions ran without their rules, and gradients were doubled."""
+
+    def with_ref(x):
+        ref = jax.new_ref(jnp.sin(x))
+        ref[...] = halved(ref[...] * x)
+        return jax.nn.relu(halved(ref[...]))
+
+    def loss(x):
+        if where == "in a loop":
+            return jnp.sum(lax.scan(lambda c, _: (with_ref(c), None), x, None, 2)[0])
+        return jnp.sum((with_ref if where == "beside" else jax.jit(with_ref))(x))
+
+    x = jnp.linspace(-1.0, 1.0, 9)
+    expected = jax.grad(loss)(x)
+    plan = rl.plan(loss, x, check="planned")
+    for gradient in (jax.grad(plan.apply()), jax.grad(rl.remat(loss)), jax.grad(rl.remat(loss, budget=1.0))):
+        np.testing.assert_array_equal(gradient(x), expected)
+    np.testing.assert_allclose(jax.jit(plan.value_and_grad())(x)[1], expected, rtol=1e-6)
+
+
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("form", FORMS)
 def test_a_debug_callback_runs_once_and_sees_the_value(form, ordered):
