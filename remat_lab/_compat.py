@@ -195,7 +195,8 @@ def _with_rules(jaxpr: Any) -> Any:
 def _in_bodies(value: Any, change: Any) -> Any:
     """A parameter of an equation with the programs in it changed."""
     if isinstance(value, tuple):
-        return tuple(_in_bodies(item, change) for item in value) if any(hasattr(v, "eqns") for v in value) else value
+        made = [_in_bodies(item, change) for item in value]
+        return type(value)._make(made) if hasattr(value, "_make") else tuple(made)  # type: ignore[attr-defined]
     if isinstance(value, jex.ClosedJaxpr):
         return value.replace(jaxpr=change(value.jaxpr))
     return change(value) if isinstance(value, jex.Jaxpr) else value
