@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING, NamedTuple
@@ -62,27 +63,29 @@ def plain_numbers(ax: Axes) -> None:
 
 
 def label_ends(ax: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
-    """Writes a name to the right of each line's end, moved up or down where two would touch; above it if others go on.
+    """Writes a name to the right of each line's end, moved up or down where two would touch.
 
     Args:
         ax: axes of a laid-out figure, with room at the right.
         ends: x, y, text and colour of each.
     """
-    from matplotlib.patheffects import withStroke
-
     figure = ax.get_figure(root=True)
     if figure is None or not ends:
         return
     ax.autoscale(False)
-    scale = figure.dpi / 72
-    height, pad = 10.5 * scale, 6 * scale
-    clear = [withStroke(linewidth=2.5, foreground="white")]  # keeps letters clear of lines
     last = _SHORT * max(x for x, _, _, _ in ends)
-    for x, y, text, color in (end for end in ends if end[0] < last):
-        ax.annotate(
-            text, (x, y), (0, 9), textcoords="offset points", ha="center", fontsize=8.5, color=color, path_effects=clear
-        )
-    ends = [end for end in ends if end[0] >= last]
+    groups: dict[float, list[tuple[float, float, str, str]]] = {}
+    for end in ends:
+        groups.setdefault(math.inf if end[0] >= last else end[0], []).append(end)
+    for group in groups.values():
+        _label_group(ax, group, figure.dpi / 72)
+
+
+def _label_group(ax: Axes, ends: Sequence[tuple[float, float, str, str]], scale: float) -> None:
+    """Labels the ends of lines that end at about the same x, in a column; `scale` is pixels for each point."""
+    from matplotlib.patheffects import withStroke
+
+    height, pad = 10.5 * scale, 6 * scale
     pixels = [ax.transData.transform((x, y)) for x, y, _, _ in ends]
     right = max(float(p[0]) for p in pixels) + pad
     order = sorted(range(len(ends)), key=lambda k: float(pixels[k][1]))
@@ -100,7 +103,7 @@ def label_ends(ax: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
             ha="left",
             color=ends[k][3],
             annotation_clip=False,
-            path_effects=clear,
+            path_effects=[withStroke(linewidth=2.5, foreground="white")],  # keeps letters clear of lines
             arrowprops={"arrowstyle": "-", "color": "#999999", "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3},
         )
 
