@@ -49,12 +49,12 @@ def points(preset: str, target: str | None) -> list[Point]:
 
 def _on_a_gpu(target: str | None, options: Mapping[str, int]) -> list[Point]:
     """Run where there is a device, within 8 minutes; compiled for a target, deeper as well."""
-    level, limit = ("run", 20.0) if target is None else ("compiled", 120.0)
+    level, limit = ("run", 20.0) if target is None else ("compiled", 30.0)
     plans = ("sqrt(n)", "optimal@100GB", "optimal@0.5")
     found = growth.points("resnet", (26, 50), (PLAIN, "keep all", *plans), level, target, time_limit=limit, **options)
     found += growth.points("resnet", (101,), plans, level, target, time_limit=limit, **options)
     if target is not None:
-        found += growth.points("resnet", (200,), plans, level, target, time_limit=limit, **options)
+        found += growth.points("resnet", (200,), ("sqrt(n)", "optimal@100GB"), level, target, time_limit=limit, **options)
     return found
 
 
