@@ -113,6 +113,11 @@ def sub_jaxprs(eqn: Equation) -> list[Any]:
     return list(jex.jaxprs_in_params(eqn.params))
 
 
+def is_new_checkpoint() -> bool:
+    """Whether `jax.checkpoint` is JAX's new implementation of it (JAX_REMAT3)."""
+    return bool(getattr(jax.config, "jax_remat3", False))
+
+
 def checkpoint_name_of(eqn: Equation) -> str | None:
     """The name that a `checkpoint_name` equation gives; under JAX_REMAT3 it is another primitive."""
     if eqn.primitive is name_p:

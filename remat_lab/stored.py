@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from remat_lab import environment
 from remat_lab.call import Call
-from remat_lab.errors import InvalidArgument, InvalidPlanFile, PlanMismatch, RematLabError
+from remat_lab.errors import InvalidArgument, InvalidLoss, InvalidPlanFile, PlanMismatch, RematLabError
 from remat_lab.flatten import Program, flatten
 from remat_lab.loop_stored import nested_again, stored_loop
 from remat_lab.promise import Round
@@ -99,8 +99,7 @@ def load_plan(path: str | Path, loss: Callable[..., Any], *args: Any, **kwargs: 
         kept = dict(body["plan"])
         kept["rounds"] = tuple(Round(**row) for row in kept["rounds"])
         kept["target"] = None if kept["target"] is None else as_target(kept["target"])
-    call = planned.call(args, kwargs)
-    with _reading(path):
+        call = _call(path, planned, args, kwargs)
         _check_arguments(path, body, call)
         _check_semantics(path, body)
     plain = None
@@ -114,6 +113,13 @@ def load_plan(path: str | Path, loss: Callable[..., Any], *args: Any, **kwargs: 
         fused = _regrouped(path, body, planned.name, program)
         solution = _solution(path, fused.graph, body)
         return Plan(loss=planned, call=call.abstract(), fused=fused, solution=solution, loops=loops, plain=plain, **kept)
+
+
+def _call(path: str | Path, planned: Loss, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    try:
+        return planned.call(args, kwargs)
+    except (InvalidArgument, InvalidLoss) as error:
+        raise PlanMismatch(f"the plan in {path} is not for these arguments: {error}") from error
 
 
 @contextlib.contextmanager

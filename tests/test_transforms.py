@@ -34,7 +34,8 @@ def loss(x, weights):
 
 @functools.cache
 def applied():
-    plan = rl.plan(loss, X, WEIGHTS, budget=BUDGET, argnums=(0, 1), solver="greedy")
+    # As planned: what is transformed is two kilobytes, and what compiles to how much is for other tests.
+    plan = rl.plan(loss, X, WEIGHTS, budget=BUDGET, argnums=(0, 1), solver="greedy", check="planned")
     assert len(plan.policy_plan.layout.root.children) > 1, "the budget must need recomputation"
     return plan.apply()
 
@@ -138,7 +139,7 @@ def test_debug_nans_finds_a_nan_inside():
 
 
 def test_eager_calls_and_a_second_application_compile_nothing_again():
-    plan = rl.plan(loss, X, WEIGHTS, budget=BUDGET, argnums=(0, 1), solver="greedy")
+    plan = rl.plan(loss, X, WEIGHTS, budget=BUDGET, argnums=(0, 1), solver="greedy", check="planned")
     first = plan.apply()
     jax.grad(first)(X, WEIGHTS)
     first(X, WEIGHTS)
@@ -177,7 +178,7 @@ def test_regions_do_not_repeat_collectives_on_several_devices():
     same(jax.grad(total, (0, 1)), jax.grad(plan.apply(), (0, 1)), rows, ws)
     expected = reductions(total)
     assert reductions(plan.apply()) == expected
-    assert expected.total() > 12
+    assert expected.total() >= 2 * len(ws)  # each layer's mean, forward and backward; on several devices gradients too
 
 
 def test_inside_shard_map_a_plan_made_outside_says_what_to_do():
