@@ -17,7 +17,7 @@ from remat_lab.refs import forward_program
 from remat_lab.steps import Fused
 
 Run = Callable[..., Sequence[Any]]
-_UNLIMITED = 1 << 62  # bytes
+UNLIMITED = 1 << 62  # bytes
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,14 @@ def plan_policy_with_loops(run: Run, values: Sequence[Any], *, budget: Budget | 
     sites = find_sites(program, inexact if differentiated is None else differentiated)
     if budget is None or not sites:
         return plan_policy(run, values, budget=budget, **options)
-    base = plan_policy(run, values, budget=_UNLIMITED, **options)
+    base = plan_policy(run, values, budget=UNLIMITED, **options)
     limit = parse_budget(budget, base.keep_all_peak_bytes)
     if base.peak_bytes <= limit:
         return replace(base, budget_bytes=limit)
 
     def rewrite(planned: Any) -> tuple[Run, Fused]:
         other = _with_loops(run, planned)
-        return other, plan_policy(other, values, budget=_UNLIMITED, **options).fused
+        return other, plan_policy(other, values, budget=UNLIMITED, **options).fused
 
     def solve(variant: Variant, asked: int | None) -> _Priced:
         return _Priced(plan_policy(variant.function, values, budget=asked, **options))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -12,13 +12,11 @@ import jax
 from remat_lab import promise
 from remat_lab.applied import applied, forward_function
 from remat_lab.call import Call
-from remat_lab.loop_policy import plan_policy_with_loops
+from remat_lab.loop_policy import UNLIMITED, plan_policy_with_loops
 from remat_lab.measure import Compiled, compile_jitted
 from remat_lab.policy_plan import PolicyPlan
 from remat_lab.selection import Selection
 from remat_lab.trace import Loss
-
-_UNLIMITED = 1 << 62  # bytes
 
 
 class AppliedPolicy:
@@ -89,30 +87,11 @@ def plan_applied(
     def make(asked: int) -> PolicyPlan:
         return plan_policy_with_loops(run, call.values, budget=asked, **wanted)
 
+    def attempt(asked: int) -> AppliedPolicy:
+        return AppliedPolicy(make(asked), loss, call, compiler_options)
+
     if budget is None or not check:
-        return AppliedPolicy(make(_UNLIMITED if budget is None else budget), loss, call, compiler_options)
-    return hold(make, budget, loss, call, compiler_options)
-
-
-def hold(
-    make: Callable[[int], PolicyPlan],
-    budget: int,
-    loss: Loss,
-    call: Call,
-    compiler_options: Mapping[str, str],
-) -> AppliedPolicy:
-    """The policy plan whose program compiles within a budget.
-
-    Args:
-        make: plans for a number of bytes.
-        budget: largest temp bytes of the compiled program.
-        loss: what is planned.
-        call: its arguments, as shapes.
-        compiler_options: what the promise is about.
-
-    Raises:
-        InfeasibleBudget: if no attempt compiles within the budget.
-    """
-    found, rounds = promise.hold(lambda asked: AppliedPolicy(make(asked), loss, call, compiler_options), budget)
+        return attempt(UNLIMITED if budget is None else budget)
+    found, rounds = promise.hold(attempt, budget)
     found.rounds = rounds
     return found
