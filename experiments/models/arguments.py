@@ -26,6 +26,17 @@ def key() -> jax.ShapeDtypeStruct:
     return shape
 
 
+def positive(**numbers: int) -> None:
+    """Checks sizes of a model.
+
+    Raises:
+        ValueError: if one is not positive; it names each.
+    """
+    wrong = ", ".join(f"{name}={number}" for name, number in numbers.items() if number < 1)
+    if wrong:
+        raise ValueError(f"{wrong}: must be at least 1")
+
+
 def materialise(args: Any, seed: int = 0, *, classes: int = 2) -> Any:
     """Random arrays in place of shapes, at the scale of a freshly initialised model.
 

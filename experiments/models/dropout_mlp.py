@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import optax
 
-from experiments.models.arguments import floats, integers, key
+from experiments.models.arguments import floats, integers, key, positive
 from experiments.models.model import Loss, Model
 
 
@@ -55,8 +55,7 @@ def loss(*, layers: int = 8, batch: int = 1024, width: int = 128, rate: float = 
     Raises:
         ValueError: if a number is not positive, or the rate is not in [0, 1).
     """
-    if min(layers, batch, width, classes) < 1:
-        raise ValueError(f"layers={layers}, batch={batch}, width={width}, classes={classes}: each must be at least 1")
+    positive(layers=layers, batch=batch, width=width, classes=classes)
     if not 0 <= rate < 1:
         raise ValueError(f"rate={rate}: the fraction dropped is at least 0 and below 1")
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from experiments.models.arguments import floats, integers
+from experiments.models.arguments import floats, integers, positive
 from experiments.models.model import Loss, Model, Transform
 
 
@@ -52,9 +52,7 @@ def loss(
     Raises:
         ValueError: if a number is not positive.
     """
-    numbers = {"hidden": hidden, "batch": batch, "inputs": inputs, "classes": classes, "length": length}
-    if min(numbers.values()) < 1:
-        raise ValueError(", ".join(f"{name}={n}" for name, n in numbers.items()) + ": each must be at least 1")
+    positive(hidden=hidden, batch=batch, inputs=inputs, classes=classes, length=length)
 
     def build(cell: Any) -> Loss:
         def gru_loss(params: dict[str, Any], x: jax.Array, labels: jax.Array) -> jax.Array:

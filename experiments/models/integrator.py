@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from experiments.models.arguments import floats
+from experiments.models.arguments import floats, positive
 from experiments.models.model import Loss, Model, Transform
 
 
@@ -40,8 +40,7 @@ def loss(
     Raises:
         ValueError: if a number is not positive.
     """
-    if min(steps, batch, width, hidden) < 1:
-        raise ValueError(f"steps={steps}, batch={batch}, width={width}, hidden={hidden}: each must be at least 1")
+    positive(steps=steps, batch=batch, width=width, hidden=hidden)
     dt = 1.0 / steps
 
     def build(field: Any) -> Loss:

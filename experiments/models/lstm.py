@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from experiments.models.arguments import floats, integers
+from experiments.models.arguments import floats, integers, positive
 from experiments.models.model import Loss, Model, Transform
 
 Scan = Callable[..., Any]  # as `jax.lax.scan`
@@ -53,9 +53,7 @@ def loss(
     Raises:
         ValueError: if a number is not positive.
     """
-    numbers = {"layers": layers, "hidden": hidden, "batch": batch, "inputs": inputs, "classes": classes, "length": length}
-    if min(numbers.values()) < 1:
-        raise ValueError(", ".join(f"{name}={n}" for name, n in numbers.items()) + ": each must be at least 1")
+    positive(layers=layers, hidden=hidden, batch=batch, inputs=inputs, classes=classes, length=length)
 
     def build(layer: Any) -> Loss:
         def lstm_loss(params: dict[str, Any], x: jax.Array, labels: jax.Array) -> jax.Array:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from experiments.models.arguments import floats
+from experiments.models.arguments import floats, positive
 from experiments.models.model import Loss, Model, Transform
 
 
@@ -36,8 +36,7 @@ def loss(*, layers: int = 16, batch: int = 4096, width: int = 128) -> Model:
     Raises:
         ValueError: if a number is not positive.
     """
-    if min(layers, batch, width) < 1:
-        raise ValueError(f"layers={layers}, batch={batch}, width={width}: each must be at least 1")
+    positive(layers=layers, batch=batch, width=width)
 
     def build(apply: Loss) -> Loss:
         def mlp_loss(params: list[dict[str, jax.Array]], x: jax.Array, y: jax.Array) -> jax.Array:

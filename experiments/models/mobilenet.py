@@ -13,6 +13,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 
+from experiments.models.arguments import positive
 from experiments.models.images import classifier
 from experiments.models.model import Model
 
@@ -75,8 +76,7 @@ def loss(
     Raises:
         ValueError: if a number is not positive, or a block is not a pair of positive numbers.
     """
-    if min(batch, image, width, classes) < 1:
-        raise ValueError(f"batch={batch}, image={image}, width={width}, classes={classes}: each must be at least 1")
+    positive(batch=batch, image=image, width=width, classes=classes)
     if not blocks or any(len(pair) != 2 or min(pair) < 1 for pair in blocks):
         raise ValueError(f"blocks={blocks!r}: for each block its channels, in multiples of width, and its stride")
     pairs = tuple((multiple, stride) for multiple, stride in blocks)

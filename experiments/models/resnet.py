@@ -16,10 +16,10 @@ from typing import Any, Literal
 
 import flax.linen as nn
 import jax
-import optax
 
-from experiments.models.arguments import floats, integers, key
-from experiments.models.model import Loss, Model
+from experiments.models.arguments import positive
+from experiments.models.images import classifier
+from experiments.models.model import Model
 
 Conv = partial(nn.Conv, use_bias=False)
 Norm = partial(nn.BatchNorm, use_running_average=False)
@@ -110,8 +110,7 @@ def loss(
     Raises:
         ValueError: if the depth is not of that form, a number is not positive, or the stem is unknown.
     """
-    if min(batch, image, width, classes) < 1:
-        raise ValueError(f"batch={batch}, image={image}, width={width}, classes={classes}: each must be at least 1")
+    positive(batch=batch, image=image, width=width, classes=classes)
     if stem not in ("cifar", "imagenet"):
         raise ValueError(f'stem={stem!r}: "cifar" or "imagenet"')
     counts = _equal_stages(depth, bottleneck) if stages is None else tuple(stages)
@@ -122,20 +121,7 @@ def loss(
     def network(block: Any) -> ResNet:
         return ResNet(counts, width, classes, stem == "imagenet", block)
 
-    def build(block: Any) -> Loss:
-        model = network(block)
-
-        def resnet_loss(params: Any, batch_stats: Any, x: jax.Array, labels: jax.Array) -> tuple[jax.Array, Any]:
-            logits, new = model.apply({"params": params, "batch_stats": batch_stats}, x, mutable=["batch_stats"])
-            value = optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
-            return value, new["batch_stats"]
-
-        return resnet_loss
-
-    x = floats(batch, image, image, 3)
-    variables = jax.eval_shape(network(base).init, key(), x)
-    args = (variables["params"], variables["batch_stats"], x, integers(batch))
-    return Model(build(base), args, lambda transform: build(transform(base)), has_aux=True, classes=classes)
+    return classifier(network, base, (batch, image, image, 3), (batch,), classes)
 
 
 def _equal_stages(depth: int, bottleneck: bool) -> tuple[int, int, int]:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from experiments.models.arguments import integers, key
+from experiments.models.arguments import integers, key, positive
 from experiments.models.model import Loss, Model
 
 
@@ -65,9 +65,7 @@ def loss(
     Raises:
         ValueError: if a number is not positive, or the heads do not divide the width.
     """
-    numbers = {"layers": layers, "batch": batch, "length": length, "width": width, "heads": heads, "vocabulary": vocabulary}
-    if min(numbers.values()) < 1:
-        raise ValueError(", ".join(f"{name}={n}" for name, n in numbers.items()) + ": each must be at least 1")
+    positive(layers=layers, batch=batch, length=length, width=width, heads=heads, vocabulary=vocabulary)
     if width % heads:
         raise ValueError(f"heads={heads} do not divide width={width}")
 

@@ -10,6 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from experiments.models.arguments import positive
 from experiments.models.images import classifier
 from experiments.models.model import Model
 
@@ -67,10 +68,7 @@ def loss(*, levels: int = 3, batch: int = 8, image: int | Sequence[int] = 64, wi
     sides = (image, image) if isinstance(image, int) else tuple(image)
     if len(sides) != 2:
         raise ValueError(f"image={image}: one number, or height and width")
-    if min(levels, batch, *sides, width, classes) < 1:
-        raise ValueError(
-            f"levels={levels}, batch={batch}, image={image}, width={width}, classes={classes}: each must be at least 1"
-        )
+    positive(levels=levels, batch=batch, image=min(sides), width=width, classes=classes)
     if any(side % 2**levels for side in sides):
         raise ValueError(f"image={image} cannot be halved {levels} times: use a multiple of {2**levels}, or fewer levels")
 

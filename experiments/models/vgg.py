@@ -12,6 +12,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 
+from experiments.models.arguments import positive
 from experiments.models.images import classifier
 from experiments.models.model import Model
 
@@ -86,10 +87,7 @@ def loss(
         ValueError: if a number is not positive, or the image cannot be halved that often.
     """
     counts = tuple(convolutions)
-    if min(batch, image, width, hidden, classes) < 1:
-        raise ValueError(
-            f"batch={batch}, image={image}, width={width}, hidden={hidden}, classes={classes}: each must be at least 1"
-        )
+    positive(batch=batch, image=image, width=width, hidden=hidden, classes=classes)
     if not counts or min(counts) < 1:
         raise ValueError(f"convolutions={convolutions!r}: one positive number for each stage")
     if image % 2 ** len(counts):
