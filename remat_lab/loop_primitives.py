@@ -255,6 +255,7 @@ def _register(primitive: Any, fun: Callable[..., Arrays], jvp: Any, batch: Any, 
 
     primitive.multiple_results = True
     primitive.def_impl(jitted)
+    primitive.to_lojax = jitted  # under JAX_REMAT3, where a named value in the body makes it a "high" primitive
     primitive.def_effectful_abstract_eval(abstract)
     mlir.register_lowering(primitive, mlir.lower_fun(run, multiple_results=True))
 

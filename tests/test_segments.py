@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import remat_lab as rl
+from remat_lab._compat import is_new_checkpoint
 from remat_lab.cuts import settled_cuts
 from remat_lab.flatten import flatten
 from remat_lab.primitives import PLAIN_CALLS
@@ -60,7 +61,8 @@ def test_every_layout_is_the_same_function(name, named, ordered):
     expected, found = (jax.jit(jax.value_and_grad(f))(W, X) for f in (loss, run))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, expected)
     regions = str(jax.make_jaxpr(run)(W, X)).count("prevent_cse")
-    layers = len(W)  # what is between two products is a region inside of each leaf, unless nothing is computed again
+    # What is between two products is a region inside of each leaf, unless nothing is computed again; not under JAX_REMAT3.
+    layers = 0 if is_new_checkpoint() else len(W)
     assert regions == {"whole": 0, "two": 1 + layers, "each equation": COUNT - 1, "nested": 4 + layers}[name]
 
 
