@@ -89,7 +89,7 @@ def plan(
         InvalidLoss: if the loss cannot be differentiated.
         InvalidBudget: if the budget is not one, or the device is too small for arguments and results alone.
         InfeasibleBudget: if it cannot be met, with the smallest that can and the source line that stands in the way; or, with
-            the smallest compiled program found, if no plan keeps it as compiled.
+            what the smallest plan compiles to, if none keeps it as compiled.
         InvalidArgument: for an unknown solver or option.
     """
     loss = as_loss(fun, argnums, has_aux, static_argnums, static_argnames)

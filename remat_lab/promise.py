@@ -51,7 +51,9 @@ def hold[C: Candidate](
     """Plans until the compiled program is within the budget.
 
     Where the compiler needs more than was predicted, the next plan is asked for less by as much. Where the planner sees no plan
-    within the budget, the smallest that it knows is compiled too: it may need less than was predicted.
+    within the budget, the smallest that it knows is compiled too: it may need less than was predicted. The last resort of every
+    budget is the floor, the plan that is made when a single byte is asked for: as an error names what the floor compiles to,
+    asking for that cannot fail, where equal questions to the planner have equal answers.
 
     Args:
         make: plans for a number of bytes, or raises `InfeasibleBudget`.
@@ -62,30 +64,51 @@ def hold[C: Candidate](
         The first candidate that compiles within the budget, and all attempts.
 
     Raises:
-        InfeasibleBudget: if no attempt does; its `minimum` is the smallest compiled program found.
+        InfeasibleBudget: if no attempt does; its `minimum` is what the floor compiles to.
     """
-    attempts: list[Round] = []
-    options: dict[str, str] = {}
-    asked, refused = budget, None
-    while len(attempts) < _ROUNDS and asked > 0:
-        try:
-            candidate = make(asked)
-        except InfeasibleBudget as error:
-            lowest = min((attempt.planned_bytes for attempt in attempts), default=error.minimum + 1)
-            if asked < error.minimum < lowest and refused is None:
-                asked, refused = error.minimum, error
-                continue
-            if not attempts:
-                raise
-            break
-        options = dict(candidate.compiler_options)
-        attempts.append(Round(asked, candidate.planned_bytes, candidate.compiled_bytes))
+    tried: dict[int, C] = {}  # by what was asked for
+
+    def fits(asked: int) -> bool:
+        tried[asked] = candidate = make(asked)
         if tell is not None:
-            tell(attempts[-1], len(attempts))
-        if attempts[-1].compiled_bytes <= budget:
-            return candidate, tuple(attempts)
-        asked = _less(attempts[-1], budget)
-    raise _broken(attempts, budget, refused, options)
+            tell(_round(asked, candidate), len(tried))
+        return candidate.compiled_bytes <= budget
+
+    refused: InfeasibleBudget | None = None
+    asked = budget
+    while len(tried) < _ROUNDS and asked > 0:
+        try:
+            if fits(asked):
+                return _kept(tried)
+        except InfeasibleBudget as error:
+            known = min((candidate.planned_bytes for candidate in tried.values()), default=error.minimum + 1)
+            if refused is not None or not asked < error.minimum < known:
+                break
+            asked, refused = error.minimum, error
+        else:
+            asked = _less(_round(asked, tried[asked]), budget)
+    floor = _floor(make)
+    if floor not in tried and fits(floor):
+        return _kept(tried)
+    raise _broken(tried[floor], len(tried), budget, refused)
+
+
+def _floor(make: Callable[[int], Candidate]) -> int:
+    """What to ask for to get the smallest plan that the planner knows."""
+    try:
+        make(1)
+    except InfeasibleBudget as error:
+        return error.minimum
+    return 1
+
+
+def _kept[C: Candidate](tried: Mapping[int, C]) -> tuple[C, tuple[Round, ...]]:
+    rounds = tuple(_round(asked, candidate) for asked, candidate in tried.items())
+    return list(tried.values())[-1], rounds
+
+
+def _round(asked: int, candidate: Candidate) -> Round:
+    return Round(asked, candidate.planned_bytes, candidate.compiled_bytes)
 
 
 def _less(last: Round, budget: int) -> int:
@@ -93,12 +116,10 @@ def _less(last: Round, budget: int) -> int:
     return min(last.planned_bytes - (last.compiled_bytes - budget), last.planned_bytes - 1, last.asked_bytes - 1)
 
 
-def _broken(
-    attempts: list[Round], budget: int, refused: InfeasibleBudget | None, options: Mapping[str, str]
-) -> InfeasibleBudget:
-    smallest = min(attempt.compiled_bytes for attempt in attempts)
-    under = " ".join(f"{key}={value}" for key, value in options.items()) or "the default compiler options"
-    compiled = f"{len(attempts)} plan{'s' if len(attempts) > 1 else ''} as compiled with {under}"
+def _broken(floor: Candidate, tried: int, budget: int, refused: InfeasibleBudget | None) -> InfeasibleBudget:
+    under = " ".join(f"{key}={value}" for key, value in floor.compiler_options.items()) or "the default compiler options"
+    compiled = f"{tried} plan{'s' if tried > 1 else ''} as compiled with {under}"
+    smallest = floor.compiled_bytes
     return InfeasibleBudget(
         budget=budget,
         minimum=smallest,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import jax
 import jax.numpy as jnp
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import remat_lab as rl
@@ -62,7 +62,8 @@ def test_what_is_returned_fits_and_what_is_refused_says_what_was_found(budget, s
     found = hold_or_error(make, budget)
     if isinstance(found, InfeasibleBudget):
         assert found.minimum > budget
-        assert len(make.asked) <= 8
+        assert len(make.asked) <= 10
+        assert hold(make, found.minimum)[0].compiled_bytes <= found.minimum
         assert found.relative_to == "any order" or "option=value" in found.relative_to
         return
     plan, rounds = found
@@ -77,6 +78,27 @@ def hold_or_error(make, budget):
         return hold(make, budget)
     except InfeasibleBudget as error:
         return error
+
+
+@given(
+    budget=st.integers(1, 200),
+    plans=st.lists(st.tuples(st.integers(40, 200), st.integers(-30, 60)), min_size=1, max_size=8),
+)
+@example(102, [(136, 7), (125, 26)])
+def test_what_an_error_names_can_be_had_from_a_planner_that_finds_less_for_more(budget, plans):
+    def make(asked):
+        fitting = [plan for plan in plans if plan[0] <= asked]
+        if not fitting:
+            known, _ = plans[asked % len(plans)]
+            raise InfeasibleBudget(
+                budget=asked, minimum=known, lower_bound=1, relative_to="any order", bottleneck=0, name="dot"
+            )
+        planned, excess = fitting[asked % len(fitting)]
+        return Fake(planned, planned + excess)
+
+    found = hold_or_error(make, budget)
+    minimum = found.minimum if isinstance(found, InfeasibleBudget) else budget
+    assert hold(make, minimum)[0].compiled_bytes <= minimum
 
 
 @given(budget=st.integers(300, 3000), step=st.integers(1, 50), extra=st.integers(0, 100))
