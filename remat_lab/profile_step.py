@@ -33,6 +33,7 @@ class StepProgram:
         reads: the values that come from outside.
         values: the values that it makes.
         avals: type of each value read.
+        made: type of each value made.
     """
 
     key: str
@@ -41,11 +42,17 @@ class StepProgram:
     reads: tuple[int, ...]
     values: tuple[int, ...]
     avals: tuple[Any, ...]
+    made: tuple[Any, ...]
 
     @property
     def inputs(self) -> list[jax.ShapeDtypeStruct]:
         """What to compile it for: shape and type of each value read."""
         return [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in self.avals]
+
+    @property
+    def results(self) -> list[jax.ShapeDtypeStruct]:
+        """Shape and type of each value made."""
+        return [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in self.made]
 
     def __call__(self, *arrays: Any) -> list[Any]:
         """Computes the step's values; arrays in the order of `inputs`."""
@@ -74,6 +81,7 @@ def step_program(fused: Fused, node: int, texts: dict[int, str] | None = None) -
         reads=group.reads,
         values=group.values,
         avals=tuple(program.avals[v] for v in group.reads),
+        made=tuple(program.avals[v] for v in group.values),
     )
 
 

@@ -3,6 +3,9 @@
 Every step is compiled alone, and all are timed in turn, round after round, so that a slow moment of the machine falls on one
 round of all steps rather than on all rounds of one. In each round a step's inputs are made, it runs untimed until its code and
 memory are in place, then timed, and everything is freed before the next step: no more than one step's arrays exist at a time.
+A run writes its results over those of the run before (donated buffers): in a program their memory is there already, where alone
+each run would have it mapped and cleared by the system anew, one page after another.
+
 In a training step some of what a step reads was written just before (the gradient that comes from above) and some long before
 (what was kept for the backward pass), where alone it would find all of it near. So it is timed both ways, with the caches as
 the last run left them and filled with something else, and charged the mean. What an empty program takes is subtracted, and the
@@ -21,11 +24,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from remat_lab.measure import Compiled, compile_program
+from remat_lab.measure import Compiled, compile_jitted
 from remat_lab.profile_step import StepProgram
 from remat_lab.targets import Target, as_target
 
 _RUNS = 3  # timed runs of a step in a round for each state of the caches, of which the fastest counts
+_LAUNCHES = 5  # of the empty program in a round: the middle one, as cold code makes them differ by more than a small step takes
 _EVICTING_BYTES = 64 << 20  # written to fill the caches
 _LEAST = 0.1  # a step takes at least this part of what was timed: an empty program may be no quicker than it
 
@@ -44,9 +48,21 @@ class Timing:
 
 
 def compile_step(step: StepProgram, target: Target | None = None) -> Compiled:
-    """Compiles a step by itself, without running it, as the whole program would be compiled."""
+    """Compiles a step by itself, without running it, as the whole program would be compiled.
+
+    The compiled program takes two lists of arrays: like `step.results`, which it writes its results over, and like `step.inputs`.
+    """
     chosen = as_target(target)
-    return compile_program(step, *step.inputs, target=chosen, compiler_options=chosen.compiler_options)
+    return compile_jitted(_overwriting(step, chosen), chosen.place(step.results), chosen.place(step.inputs))
+
+
+def _overwriting(fun: Callable[..., Sequence[Any]], target: Target) -> Any:
+    """A function of arrays, to be compiled as one that writes its results into others, which it takes first."""
+
+    def run(_: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
+        return list(fun(*arrays))
+
+    return target.jit(run, donate_argnums=0, keep_unused=True, compiler_options=target.compiler_options or None)
 
 
 def time_steps(
@@ -63,16 +79,14 @@ def time_steps(
         progress: called with the number of rounds done and of all rounds.
     """
     evict = _evictor()
-    empty = jax.jit(lambda x: x + 1).lower(jax.ShapeDtypeStruct((), jnp.float32)).compile()
-    nothing = [jax.block_until_ready(jnp.zeros((), jnp.float32))]
+    number = [jax.ShapeDtypeStruct((), jnp.float32)]
+    empty = _Run(_overwriting(lambda x: [x + 1], Target.present()).lower(number, number).compile(), *_arrays(number, number))
     samples: list[list[float]] = [[] for _ in steps]
     for done in range(rounds):
-        launch = min(_time(empty, nothing, evict) for _ in range(3))
+        launch = statistics.median(_time(empty, evict) for _ in range(_LAUNCHES))
         for (step, program), found in zip(steps, samples, strict=True):
-            arrays = jax.block_until_ready(make_inputs(step.inputs, seed=done))
-            whole = _time(program.executable, arrays, evict)
+            whole = _time(_Run(program.executable, *_arrays(step.results, step.inputs, seed=done)), evict)
             found.append(max(whole - launch, _LEAST * whole))
-            del arrays
         if progress is not None:
             progress(done + 1, rounds)
     return [_timing(found) for found in samples]
@@ -118,27 +132,43 @@ def _evictor() -> Callable[[], None]:
     return evict
 
 
-def _time(executable: Any, arrays: Sequence[jax.Array], evict: Callable[[], None]) -> float:
+class _Run:
+    """A compiled step and its arrays.
+
+    Attributes:
+        results: of the last run; the next writes over them.
+    """
+
+    def __init__(self, executable: Any, results: list[jax.Array], arrays: list[jax.Array]) -> None:
+        self.results = results
+        self._executable, self._arrays = executable, arrays
+
+    def seconds(self) -> float:
+        """Runs it once."""
+        start = time.perf_counter()
+        self.results = jax.block_until_ready(self._executable(self.results, self._arrays))
+        return time.perf_counter() - start
+
+
+def _arrays(
+    results: Sequence[jax.ShapeDtypeStruct], inputs: Sequence[jax.ShapeDtypeStruct], seed: int = 0
+) -> tuple[list[jax.Array], list[jax.Array]]:
+    made = jax.block_until_ready(make_inputs([*results, *inputs], seed))
+    return made[: len(results)], made[len(results) :]
+
+
+def _time(run: _Run, evict: Callable[[], None]) -> float:
     """Seconds of a run: the mean of the fastest of a few with the caches filled with something else, and of a few without.
 
     One run before is not timed.
     """
-    jax.block_until_ready(executable(*arrays))
+    run.seconds()
     far = near = float("inf")
     for _ in range(_RUNS):
         evict()
-        far = min(far, _run(executable, arrays))
-        near = min(near, _run(executable, arrays))
+        far = min(far, run.seconds())
+        near = min(near, run.seconds())
     return (far + near) / 2
-
-
-def _run(executable: Any, arrays: Sequence[jax.Array]) -> float:
-    start = time.perf_counter()
-    results = executable(*arrays)
-    jax.block_until_ready(results)
-    seconds = time.perf_counter() - start
-    del results
-    return seconds
 
 
 def _timing(found: Sequence[float]) -> Timing:

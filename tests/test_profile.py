@@ -327,6 +327,19 @@ def test_buffers_that_a_step_has_only_alone_are_not_its_workspace(fun, args):
     assert [learned.nodes[v].workspace for v in fused.groups] == [fused.graph.nodes[v].workspace for v in fused.groups]
 
 
+def test_a_step_writes_its_results_over_those_of_the_last_run():
+    fused = fused_stack()
+    step = step_program(fused, next(iter(fused.groups)))
+    compiled = compile_step(step)
+    assert compiled.alias_bytes == compiled.output_bytes > 0
+    before, arrays = make_inputs(step.results), make_inputs(step.inputs)
+    places = [array.unsafe_buffer_pointer() for array in before]
+    after = compiled.executable(before, arrays)
+    assert [array.unsafe_buffer_pointer() for array in after] == places
+    for array, expected in zip(after, step(*arrays), strict=True):
+        np.testing.assert_allclose(array, expected, rtol=1e-6)
+
+
 def test_no_more_than_one_steps_arrays_exist_at_a_time(monkeypatch):
     fused = fused_stack()
     steps = {step.key: step for step in (step_program(fused, v) for v in fused.groups)}
@@ -342,7 +355,7 @@ def test_no_more_than_one_steps_arrays_exist_at_a_time(monkeypatch):
     monkeypatch.setattr(profile_timer, "make_inputs", counted)
     time_steps(compiled, rounds=2)
     assert max(alive) <= before + profile_timer._EVICTING_BYTES + 64  # what empties the caches, and the empty program's number
-    assert len(alive) == 2 * len(compiled)
+    assert len(alive) == 2 * len(compiled) + 1  # the empty program is one more
 
 
 INPUTS = [
