@@ -50,7 +50,7 @@ class Timing:
 def compile_step(step: StepProgram, target: Target | None = None) -> Compiled:
     """Compiles a step by itself, without running it, as the whole program would be compiled.
 
-    The compiled program takes two lists of arrays: like `step.results`, which it writes its results over, and like `step.inputs`.
+    The compiled program takes two lists of arrays: like `step.results`, which it writes over, and like `step.inputs`.
     """
     chosen = as_target(target)
     return compile_jitted(_overwriting(step, chosen), chosen.place(step.results), chosen.place(step.inputs))
