@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from remat_lab.fuse import Fused
+from remat_lab.overwrites import overwrites
 from solvers.lending import lend
+from solvers.placement import place
 from solvers.schedule import Schedule
 from solvers.simulate import keep_all_peak, simulate
 
@@ -16,8 +18,8 @@ class Predicted:
 
     Attributes:
         peak_bytes: peak of temporaries, each in memory of its own: what solvers keep within the budget.
-        temp_bytes: peak of those temporaries that XLA does not put into buffers of results that are not yet written (see
-            `solvers.lending`): what the program should compile to.
+        temp_bytes: what the program should compile to: the memory in which temporaries find a place (`solvers.placement`),
+            but for those that XLA puts into buffers of results that are not yet written (`solvers.lending`).
         total_bytes: peak with the program's results counted as well; arguments are in neither.
         keep_all_peak_bytes: peak of temporaries if every value is kept until its last use.
         flops: of the whole step.
@@ -49,7 +51,7 @@ def predict(fused: Fused, schedule: Schedule, plain: Fused) -> Predicted:
     once, flops = plain.flops(plain.graph.steps), fused.flops(order)
     return Predicted(
         peak_bytes=result.peak,
-        temp_bytes=lend(graph, schedule).peak,
+        temp_bytes=place(graph, lend(graph, schedule).left, overwrites(fused)).total,
         total_bytes=result.peak_total,
         keep_all_peak_bytes=keep_all_peak(plain.graph),
         flops=flops,
