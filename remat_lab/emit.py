@@ -19,6 +19,7 @@ from remat_lab import _compat
 from remat_lab.flatten import Equation, Program
 from remat_lab.fuse import Fused, Group
 from remat_lab.layouts import in_default_layout
+from remat_lab.turned import Held, wait
 from solvers.schedule import Compute, Schedule
 
 # Values below this are not worth holding back the fusion of what makes them; smaller programs scale it down.
@@ -41,7 +42,7 @@ def run_schedule(fused: Fused, schedule: Schedule, program: Program, args: Seque
     env: dict[int, Any] = {**program.constants, **dict(zip(program.inputs, args, strict=True))}
     value_of = {node: value for value, node in fused.node_of.items()}
     small = min(_SMALL_BYTES, max(program.bytes, default=0) // 64)
-    pending: list[Any] = []
+    pending: list[Held] = []
     for step in schedule.steps:
         if not isinstance(step, Compute):
             env.pop(value_of.get(step.node, -1), None)
@@ -49,7 +50,7 @@ def run_schedule(fused: Fused, schedule: Schedule, program: Program, args: Seque
         group = fused.groups[step.node]
         tied = _tied(program, group, small, fused.exact)
         if tied and pending:
-            env.update(zip(tied, _barrier([env[v] for v in tied], pending), strict=True))
+            env.update(zip(tied, wait(program, [(v, env[v]) for v in tied], pending), strict=True))
             pending = []
         local: dict[int, Any] = {}
         for k in group.equations:
@@ -63,7 +64,7 @@ def run_schedule(fused: Fused, schedule: Schedule, program: Program, args: Seque
             if _is_array(program.avals[value]):
                 if program.bytes[value] >= small and fused.graph.nodes[fused.node_of[value]].external:
                     env[value] = in_default_layout(local[value])
-                pending.append(env[value])
+                pending.append((value, env[value]))
     return [_array(v) if isinstance(v, _compat.Literal) else _resolve(program, env, v) for v in program.outputs]
 
 
@@ -76,15 +77,6 @@ def _tied(program: Program, group: Group, small: int, exact: frozenset[int]) -> 
     arrays = [v for v in group.reads if _is_array(program.avals[v])]
     large = [v for v in arrays if program.bytes[v] >= small or v in exact]
     return large or (arrays if any(program.bytes[v] >= small for v in group.values) else [])
-
-
-def _barrier(tied: list[Any], pending: list[Any]) -> list[Any]:
-    """The same values, available only once `pending` are. Random keys pass as the words that they are made of."""
-    kinds = [jax.random.key_impl(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else None for x in tied]
-    words = [x if kind is None else jax.random.key_data(x) for x, kind in zip(tied, kinds, strict=True)]
-    waiting = [jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x for x in pending]
-    held, _ = lax.optimization_barrier((words, waiting))
-    return [x if kind is None else jax.random.wrap_key_data(x, impl=kind) for x, kind in zip(held, kinds, strict=True)]
 
 
 def _fills(program: Program, q: Equation) -> bool:

@@ -85,7 +85,7 @@ class Emitted:
             for value in fused.groups[node].values:
                 node_of[made[value]] = fused.node_of[value]
                 writer[made[value]] = last[made[value]] = position
-            while at < len(equations) and equations[at].primitive.name == "platform_index":  # a result in its final layout
+            while _by_platform(equations, at) and not _waits(equations, at):  # a result in its final layout
                 origin[equations[at + 1].outvars[0]] = equations[at + 1].invars[-1]
                 at += 2
         for eqn in equations[at:]:  # views of results
@@ -125,6 +125,9 @@ def planned_crossing(plan: Plan, position: int) -> Counter[int]:
 
 def _skip_barrier(equations: Any, at: int, origin: dict[Any, Any]) -> int:
     """Where a step's own equations begin, after a barrier and the keys taken apart and put together around it."""
+    if _waits(equations, at):
+        origin.update(zip(equations[at + 1].outvars, equations[at + 1].invars[1:], strict=False))
+        return at + 2
     barrier = at
     while equations[barrier].primitive.name == "random_unwrap":
         barrier += 1
@@ -138,3 +141,13 @@ def _skip_barrier(equations: Any, at: int, origin: dict[Any, Any]) -> int:
         origin[equations[after].outvars[0]] = equations[after].invars[0]
         after += 1
     return after
+
+
+def _by_platform(equations: Any, at: int) -> bool:
+    """Whether something in several forms by platform comes next."""
+    return at < len(equations) and equations[at].primitive.name == "platform_index"
+
+
+def _waits(equations: Any, at: int) -> bool:
+    """Whether that is a barrier, whose forms differ in what is transposed before and what after it."""
+    return _by_platform(equations, at) and "optimization_barrier" in str(equations[at + 1].params["branches"])

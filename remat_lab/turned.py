@@ -1,0 +1,57 @@
+"""Values that are transposed for a dot: how they pass a barrier on the CPU.
+
+XLA:CPU's fast kernels for dots want their operands in one order of dimensions. Where it sees how an operand was transposed, it
+writes that order at once. Behind a barrier it sees an array of unknown origin in the wrong order: it copies it, transposes the
+copy inside of the dot, and takes a kernel that is several times slower. So such a value waits as it was before the transpose,
+which takes the same memory, and is transposed by the step that reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax import lax
+
+from remat_lab.flatten import Program
+
+Held = tuple[int, Any]
+"""A value of a program and its array."""
+
+
+def wait(program: Program, tied: Sequence[Held], pending: Sequence[Held]) -> list[Any]:
+    """The arrays of `tied`, available only once those of `pending` are, too."""
+    before, after = [x for _, x in tied], [x for _, x in pending]
+    turns, others = [_turn(program, v) for v, _ in tied], [_turn(program, v) for v, _ in pending]
+    if not any((*turns, *others)):
+        return _barrier(before, after)
+
+    def as_computed(tied: list[Any], pending: list[Any]) -> list[Any]:
+        held = _barrier(list(map(_back, tied, turns)), list(map(_back, pending, others)))
+        return [x if turn is None else lax.transpose(x, turn) for x, turn in zip(held, turns, strict=True)]
+
+    return lax.platform_dependent(before, after, cpu=as_computed, default=_barrier)
+
+
+def _turn(program: Program, value: int) -> tuple[int, ...] | None:
+    """The transpose that made a value which dots alone read; None for any other."""
+    k = program.producer.get(value)
+    if k is None or program.equations[k].name != "transpose" or value in [v for v in program.outputs if isinstance(v, int)]:
+        return None
+    if any(program.equations[reader].name != "dot_general" for reader in program.readers.get(value, ())):
+        return None
+    return tuple(program.equations[k].eqn.params["permutation"])
+
+
+def _back(x: Any, turn: tuple[int, ...] | None) -> Any:
+    return x if turn is None else lax.transpose(x, sorted(range(len(turn)), key=turn.__getitem__))
+
+
+def _barrier(tied: list[Any], pending: list[Any]) -> list[Any]:
+    """The same values, available only once `pending` are. Random keys pass as the words that they are made of."""
+    kinds = [jax.random.key_impl(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else None for x in tied]
+    words = [x if kind is None else jax.random.key_data(x) for x, kind in zip(tied, kinds, strict=True)]
+    waiting = [jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x for x in pending]
+    held, _ = lax.optimization_barrier((words, waiting))
+    return [x if kind is None else jax.random.wrap_key_data(x, impl=kind) for x, kind in zip(held, kinds, strict=True)]
