@@ -5,15 +5,17 @@ Each model is planned at 0.5 as `rl.plan` does by default, held to its budget as
 the ratio in the same round. With --same-options plain JAX under the options that the plan is compiled with is timed as well, to
 tell the scheduler's part from the plan's.
 
-Appends one line per model to benchmarks/results/step_time.jsonl. Options: --model NAME, repeatable (the LSTM and the GRU, whose
-steps take microseconds, only so); --rounds N; --budget FRACTION. Times are wall-clock: run it on a quiet machine, with both of
-its cores free.
+Appends one line per model to benchmarks/results/step_time.jsonl. Options: --model NAME, repeatable; --rounds N, of which short
+steps get more, until they were timed for 4 s; --budget FRACTION. Times are wall-clock: run it on a quiet machine. Another busy
+process delays the plan more than plain JAX: a ResNet-20 took 76 % of plain JAX's time in rounds without one and 94 % in rounds
+with one. So each row has the load that the machine had before.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +32,7 @@ from remat_lab.measure import compile_program, time_alternated
 
 RESULTS = Path(__file__).parent / "results" / "step_time.jsonl"
 SOLVER_SECONDS = 10.0
+TIMED_SECONDS = 4.0  # of a short step, at least
 MODELS: dict[str, Callable[[], Model]] = {
     "resnet20": lambda: resnet.loss(depth=20, batch=32),
     "unet": lambda: unet.loss(),
@@ -37,10 +40,9 @@ MODELS: dict[str, Callable[[], Model]] = {
     "transformer6": lambda: transformer.loss(layers=6),
     "mlp": lambda: mlp.loss(),
     "dropout_mlp": lambda: dropout_mlp.loss(),
-    "lstm": lambda: lstm.loss(scan=loop),
-    "gru": lambda: gru.loss(scan=loop),
+    "lstm": lambda: lstm.loss(scan=loop, layers=4, hidden=128, length=16, batch=256),
+    "gru": lambda: gru.loss(scan=loop, length=32, batch=256),
 }
-BY_NAME_ONLY = ("lstm", "gru")
 
 
 def measure(name: str, budget: float, rounds: int, same_options: bool = False) -> dict[str, Any]:
@@ -57,6 +59,9 @@ def measure(name: str, budget: float, rounds: int, same_options: bool = False) -
     args = model.materialise(0)
     given = dict.fromkeys(programs, args) | {"plan": plan.loss.call(args, {}).values}  # compiled for the traced leaves
     thunks = {title: lambda title=title: programs[title].call(*given[title]) for title in programs}
+    load = os.getloadavg()[0]
+    once = sum(runs[-1] for runs in time_alternated(thunks, rounds=1).values())
+    rounds = max(rounds, int(TIMED_SECONDS / once))
     seconds = time_alternated(thunks, rounds=rounds)
     ratios = [a / b for a, b in zip(seconds["plan"], seconds["plain"], strict=True)]
     low, _, high = statistics.quantiles(ratios, n=4)
@@ -77,6 +82,7 @@ def measure(name: str, budget: float, rounds: int, same_options: bool = False) -
             for title, p in programs.items()
         },
         "rounds": rounds,
+        "load": load,
         "seconds": seconds,
         "environment": describe(),
     }
@@ -90,7 +96,7 @@ def as_text(row: dict[str, Any]) -> str:
     kind = "plain step" if row["unscheduled"] else f"{row['planned_extra_flops_ratio']:+.1%} FLOPs"
     return (
         f"{row['model']:<13} {row['ratio']:6.1%} of plain JAX's time ({low:.1%} to {high:.1%}); {times}; "
-        f"{plan / 1e6:.1f} MB against {plain / 1e6:.1f} MB; {kind}"
+        f"{plan / 1e6:.1f} MB against {plain / 1e6:.1f} MB; {kind}; load {row['load']:.1f}"
     )
 
 
@@ -104,7 +110,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=RESULTS, help="where to append")
     options = parser.parse_args()
     slow = []
-    for name in options.model or [name for name in MODELS if name not in BY_NAME_ONLY]:
+    for name in options.model or MODELS:
         row = measure(name, options.budget, options.rounds, options.same_options)
         options.out.parent.mkdir(exist_ok=True)
         with options.out.open("a") as file:
