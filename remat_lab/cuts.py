@@ -8,6 +8,7 @@ from itertools import accumulate
 
 from remat_lab.flatten import Program
 from remat_lab.layers import is_light
+from remat_lab.naming import is_nameable
 from remat_lab.segments import Region, number_of
 from remat_lab.steps import Fused
 from solvers.segment_search import SegmentPlan
@@ -26,6 +27,23 @@ def regions_of(forward: Program, found: SegmentPlan, values_of: dict[int, tuple[
     return region(found.tree, 0, len(forward.equations))
 
 
+def crossing(forward: Program, root: Region) -> list[int]:
+    """The values that regions hand on: made before the end of one, and read after it by another."""
+    ends, todo = set[int](), [root]
+    while todo:
+        region = todo.pop()
+        ends.update(child.stop for child in region.children[:-1])
+        todo.extend(region.children)
+    edges = sorted(ends)
+    return [
+        v
+        for v, k in forward.producer.items()
+        if is_nameable(forward.avals[v])
+        and (at := bisect_right(edges, k)) < len(edges)
+        and max(forward.readers.get(v, ()), default=-1) >= edges[at]
+    ]
+
+
 def settle(forward: Program, steps: Sequence[int], values_of: dict[int, tuple[int, ...]]) -> list[int]:
     """For each cut between steps of the graph, the last one that is the same place in the forward program."""
     ends = _ends(forward, steps, values_of)
@@ -36,16 +54,45 @@ def settle(forward: Program, steps: Sequence[int], values_of: dict[int, tuple[in
     return moved
 
 
-def owners(forward: Program, fused: Fused, steps: Sequence[int], values_of: dict[int, tuple[int, ...]]) -> dict[int, int]:
-    """For the other steps of a marked program's graph, the position of the forward step whose derivative each is a part of."""
-    ends, own = _ends(forward, steps, values_of), set(steps)
-    found: dict[int, int] = {}
+def owners(
+    forward: Program, fused: Fused, steps: Sequence[int], values_of: dict[int, tuple[int, ...]]
+) -> dict[tuple[int, int], int]:
+    """Where the reads of late steps belong: for each step of a marked program's graph that is none of `steps`, and each of
+    `steps` that it reads, the position of the forward step whose derivative reads it.
+
+    One kernel may hold the last equations of a layer's derivative and the first of the layer's before: each belongs to its own.
+    """
+    ends, own, primal = _ends(forward, steps, values_of), set(steps), primal_equations(fused.program, len(forward.outputs))
+    found: dict[tuple[int, int], int] = {}
     for v in fused.graph.steps:
-        if v not in own:
-            numbers = [n for k in fused.groups[v].equations if (n := number_of(fused.program.equations[k])) is not None]
-            if numbers:
-                found[v] = bisect_right(ends, max(numbers)) - 1
+        if v in own:
+            continue
+        behind = {u: {step} for u in fused.groups[v].reads if (step := _step_of(fused, u)) in own}
+        for k in fused.groups[v].equations:
+            q = fused.program.equations[k]
+            read = set[int]().union(*(behind.get(u, ()) for u in q.reads))
+            if k in primal and k != fused.groups[v].root:  # computed again for the derivative of what reads it
+                behind.update(dict.fromkeys(q.outs, read))
+            elif (number := number_of(q)) is not None:
+                place = bisect_right(ends, number) - 1
+                found.update({(v, step): max(place, found.get((v, step), 0)) for step in read})
     return found
+
+
+def _step_of(fused: Fused, value: int) -> int | None:
+    node = fused.node_of.get(value)
+    return None if node is None else fused.graph.step_of(node)
+
+
+def primal_equations(program: Program, outputs: int) -> frozenset[int]:
+    """The equations that the first outputs are computed by."""
+    needed = {v for v in program.outputs[:outputs] if isinstance(v, int)}
+    found: set[int] = set()
+    for k in reversed(range(len(program.equations))):
+        if not needed.isdisjoint(program.equations[k].outs):
+            found.add(k)
+            needed.update(program.equations[k].reads)
+    return frozenset(found)
 
 
 def _ends(forward: Program, steps: Sequence[int], values_of: dict[int, tuple[int, ...]]) -> list[int]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from remat_lab.fuse import Fused
 from remat_lab.kept import kept_values
 from remat_lab.primitives import forbids_replay
 from remat_lab.units import percent, size
-from solvers.schedule import Schedule
 
 KEPT, AGAIN, ONCE = "kept", "recomputed", "runs once"
 _WIDE = 140  # columns of the table as text
@@ -97,17 +96,17 @@ def _plain(text: str) -> str:
     return text.replace("[", r"\[")
 
 
-def explain(fused: Fused, schedule: Schedule, title: str, notes: tuple[str, ...] = ()) -> Explanation:
-    """The decisions of a schedule about the values of the forward pass.
+def explain(fused: Fused, again: Mapping[int, int], title: str, notes: tuple[str, ...] = ()) -> Explanation:
+    """The decisions of a plan about the values of the forward pass.
 
     Args:
         fused: graph and program.
-        schedule: of that graph.
+        again: for its steps, how often the plan computes them beyond the first time.
         title: what the table says above itself.
         notes: lines to add below it.
     """
     graph = fused.graph
-    again, late = schedule.recomputed, kept_values(graph, schedule)
+    late = kept_values(graph, again)
     total = sum(graph.nodes[v].cost for v in graph.steps) or 1.0
     rows: list[Row] = []
     for v in graph.steps:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from solvers.graph import Graph
 from solvers.schedule import Compute, Schedule
 
 
-def kept_values(graph: Graph, schedule: Schedule) -> frozenset[int]:
+def kept_values(graph: Graph, again: Container[int]) -> frozenset[int]:
     """Values of the forward pass that are computed once and read by the backward pass, or are results.
 
     When the backward pass begins does not matter: a schedule may run a step of it early.
 
     Args:
         graph: a training graph.
-        schedule: of that graph.
+        again: its steps that are computed more than once.
     """
-    again, results = schedule.recomputed, set(graph.outputs)
+    results = set(graph.outputs)
     return frozenset(
         w
         for v in graph.steps
@@ -27,7 +29,7 @@ def kept_values(graph: Graph, schedule: Schedule) -> frozenset[int]:
 
 def kept_bytes(graph: Graph, schedule: Schedule) -> int:
     """The most budgeted bytes of kept values that are there at once."""
-    kept = kept_values(graph, schedule)
+    kept = kept_values(graph, schedule.recomputed)
     held = most = 0
     for step in schedule.steps:
         if isinstance(step, Compute):

@@ -41,6 +41,11 @@ def bind_named(q: Equation, values: Sequence[Any], names: Sequence[str | None], 
     return [_name(x, name, kept) for x, name in zip(_compat.bind(q.eqn, values), names, strict=True)]
 
 
+def is_nameable(aval: Any) -> bool:
+    """Whether values of a type can have a name: arrays, but for typed keys."""
+    return hasattr(aval, "dtype") and not jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended)
+
+
 def _name(x: Any, name: str | None, kept: bool) -> Any:
     if name is None:
         return x

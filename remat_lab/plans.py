@@ -156,9 +156,10 @@ class Plan:
         if form not in ("exact", "policy"):
             raise InvalidArgument(f'form={form!r} is unknown: "exact" explains value_and_grad, "policy" explains apply')
         if form == "exact":
-            return explain(self.fused, self.schedule, f"exact schedule of {self.loss.name}", notes=tuple(map(str, self.loops)))
+            title, notes = f"exact schedule of {self.loss.name}", tuple(map(str, self.loops))
+            return explain(self.fused, self.schedule.recomputed, title, notes)
         found = self.policy_plan
-        return explain(found.fused, found.schedule, f"jax.checkpoint regions of {self.loss.name}")
+        return explain(found.fused, found.again, f"jax.checkpoint regions of {self.loss.name}")
 
     def save(self, path: str | Path) -> None:
         """Writes the plan to a file; `remat_lab.load_plan` reads it back, given the function again.

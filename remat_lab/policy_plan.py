@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,15 +11,16 @@ import jax
 
 from remat_lab import _compat, costs
 from remat_lab.budget import parse_budget
-from remat_lab.cuts import owners, regions_of, settle
+from remat_lab.cuts import crossing, owners, primal_equations, regions_of, settle
 from remat_lab.errors import InvalidArgument, RematLabError
-from remat_lab.flatten import Program, flatten
+from remat_lab.flatten import Equation, Program, flatten
 from remat_lab.fuse import Fused, fuse
 from remat_lab.layers import costs_nothing, fading, without
 from remat_lab.loop import PlannedLoop
+from remat_lab.naming import is_nameable
 from remat_lab.primitives import VIEWS, forbids_replay
 from remat_lab.refs import forward_program
-from remat_lab.segments import Emitter, Layout, Region
+from remat_lab.segments import Emitter, Layout, Region, number_of
 from remat_lab.selection import Selection, select_values
 from solvers.bounds import infeasible
 from solvers.errors import InfeasibleBudget
@@ -48,6 +49,7 @@ class PolicyPlan:
         keep_all_peak_bytes: the same without recomputation.
         extra_flops_ratio: FLOPs that the emitted program computes more than once, over those of computing all once.
         primitives: how many equations of each primitive the emitted program runs, forward and backward.
+        again: for steps of `fused`, how often the emitted program computes them beyond the first time.
         loops: nests for loops, by their numbers in the function's program; `forward` then has them in it.
     """
 
@@ -60,6 +62,7 @@ class PolicyPlan:
     keep_all_peak_bytes: int
     extra_flops_ratio: float
     primitives: Mapping[str, int] = field(default_factory=dict[str, int])
+    again: Mapping[int, int] = field(default_factory=dict[int, int])
     loops: dict[int, PlannedLoop] = field(default_factory=dict[int, PlannedLoop])
     emitters: list[Emitter] = field(default_factory=list[Emitter], compare=False, repr=False)
 
@@ -118,7 +121,7 @@ def plan_policy(
         raise InvalidArgument(f"effort={effort!r} is unknown: choose one of {', '.join(EFFORTS)}")
     forward = forward_program(run, values).program
     differentiated = inexact_inputs(forward, differentiated)
-    marked = Layout(_whole(forward), _all_names(forward), marked=True, simulated=True)
+    marked = Layout(_whole(forward), _all_names(forward), ordered=False, marked=True, simulated=True)
     fused = _differentiate(forward, Emitter(forward, marked), differentiated, masks=True)
     keep_all = keep_all_peak(fused.graph)
     once = fused.flops(fused.graph.steps)
@@ -193,15 +196,39 @@ def _emitted(
         for w in made
         if w in read and w not in names and not costs_nothing(fused, v)
     }
-    layout = Layout(regions_of(forward, found, values_of), names, within=within)
-    emitted = _differentiate(forward, Emitter(forward, replace(layout, simulated=True)), differentiated, masks=False)
-    missing = {*names.values(), *within.values()} - _names_in(emitted.program)
+    root = regions_of(forward, found, values_of)
+    handed = {v: within.get(v, f"{_PREFIX}next/{v}") for v in crossing(forward, root) if v not in names}
+    layout = Layout(root, names, within=within, handed=handed)
+    emitter = Emitter(forward, replace(layout, marked=True, simulated=True))
+    emitted = _differentiate(forward, emitter, differentiated, masks=False)
+    missing = {*names.values(), *within.values(), *handed.values()} - _names_in(emitted.program)
     if missing:
         raise RematLabError(f"the names {sorted(missing)} were lost on the way into the program; please report this")
     result = simulate(emitted.graph, Schedule.from_order(emitted.graph, emitted.graph.steps))
     extra = emitted.flops(emitted.graph.steps) / once - 1 if once else 0.0
     counts = Counter(q.name for q in emitted.program.equations)
-    return PolicyPlan(forward.abstract(), fused, layout, budget_bytes, found, result.peak, keep_all, extra, counts)
+    again = _again(fused, emitted.program, len(forward.outputs))
+    return PolicyPlan(forward.abstract(), fused, layout, budget_bytes, found, result.peak, keep_all, extra, counts, again)
+
+
+def _again(fused: Fused, emitted: Program, outputs: int) -> dict[int, int]:
+    """For steps of a marked program's graph, how often an emitted program, marked too, computes them beyond the first time.
+
+    Derivatives are computed once in both, so what there is more of was computed again.
+    """
+
+    def kinds(equations: Iterable[Equation]) -> Counter[tuple[int | None, str]]:
+        return Counter((number_of(q), q.name) for q in equations)
+
+    more = kinds(emitted.equations)
+    more.subtract(kinds(fused.program.equations))
+    own = kinds(fused.program.equations[k] for k in primal_equations(fused.program, outputs))
+    found: dict[int, int] = {}
+    for v in fused.graph.steps:
+        kind = number_of(fused.root(v)), fused.root(v).name
+        if not fused.graph.nodes[v].backward and kind[0] is not None and more[kind] > 0:
+            found[v] = more[kind] // max(1, own[kind])
+    return {v: times for v, times in found.items() if times}
 
 
 def _whole(program: Program) -> Region:
@@ -216,12 +243,7 @@ def inexact_inputs(program: Program, wanted: Sequence[int] | None = None) -> tup
 
 def _all_names(program: Program) -> dict[int, str]:
     """A name for every array, so that the values of the forward program can be found in the differentiated one."""
-    return {
-        o: f"{_PREFIX}{o}"
-        for q in program.equations
-        for o in q.outs
-        if hasattr(program.avals[o], "dtype") and not jax.dtypes.issubdtype(program.avals[o].dtype, jax.dtypes.extended)
-    }
+    return {o: f"{_PREFIX}{o}" for q in program.equations for o in q.outs if is_nameable(program.avals[o])}
 
 
 def emitted_step(program: Program, emitter: Emitter, differentiated: Sequence[int]) -> tuple[Callable[..., Any], Sequence[Any]]:

@@ -48,6 +48,11 @@ UNREPEATABLE = frozenset(
     rng_uniform""".split()
 )
 
+# From a key, or making one.
+RANDOM = frozenset(
+    "random_bits random_fold_in random_gamma random_seed random_split random_unwrap random_wrap threefry2x32".split()
+)
+
 # Equal inputs do not mean equal results, though no effect says so.
 STATEFUL = frozenset({"rng_uniform"})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from remat_lab import _compat
-from remat_lab.primitives import COLLECTIVES, DISCRETE, UNREPEATABLE, forbids_replay
+from remat_lab.primitives import COLLECTIVES, DISCRETE, RANDOM, UNREPEATABLE, forbids_replay
 
 
 class Replay(Enum):
@@ -25,11 +25,6 @@ class Replay(Enum):
         return self in (Replay.PURE, Replay.RANDOM)
 
 
-_RANDOM = frozenset(
-    "random_bits random_fold_in random_gamma random_seed random_split random_unwrap random_wrap threefry2x32".split()
-)
-
-
 def classify(eqn: _compat.Equation) -> Replay:
     """The class of an equation; of one that holds others, the strictest among them."""
     name = eqn.primitive.name
@@ -41,7 +36,7 @@ def classify(eqn: _compat.Equation) -> Replay:
         return Replay.COLLECTIVE
     if name in UNREPEATABLE:
         return Replay.UNREPEATABLE
-    if name in _RANDOM:
+    if name in RANDOM:
         return Replay.RANDOM if forbids_replay(eqn) is None else Replay.UNREPEATABLE
     order = list(Replay)
     inner = [classify(e) for body in _compat.sub_jaxprs(eqn) for e in body.eqns]

@@ -11,21 +11,23 @@ region again, see `layers`.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-from jax import lax
 
 from remat_lab import _compat
+from remat_lab.barriers import barrier, before_backward
 from remat_lab.errors import UnsupportedEffect
 from remat_lab.flatten import Equation, Program
 from remat_lab.keep import SaveNamed
 from remat_lab.layers import split
 from remat_lab.layouts import in_default_layout
 from remat_lab.naming import bind_named
+from remat_lab.primitives import RANDOM
 
 _ORDERED = frozenset("dot_general conv_general_dilated".split())
 _SCOPE = "remat_lab_equation_"
@@ -58,6 +60,7 @@ class Layout:
         marked: whether equations run in a scope that tells their number, see `number_of`.
         simulated: whether this is for a graph only, in which layouts play no part.
         within: names of further values that the layers inside of a region keep while the region is differentiated.
+        handed: names of values that a region hands on to later ones; those in `within` have the same name there.
     """
 
     root: Region
@@ -66,16 +69,26 @@ class Layout:
     marked: bool = False
     simulated: bool = False
     within: dict[int, str] = field(default_factory=dict[int, str])
+    handed: dict[int, str] = field(default_factory=dict[int, str])
 
     @property
     def policy(self) -> Any:
-        """The `jax.checkpoint` policy of every region; equal for equal names."""
+        """The `jax.checkpoint` policy of every region, but for what it hands on; equal for equal names."""
         return SaveNamed(frozenset(self.names.values())) if self.names else None
+
+    def policy_of(self, writes: Sequence[int]) -> Any:
+        """The `jax.checkpoint` policy of a region: what it hands on is there for the next one, so it need not be made again."""
+        names = frozenset((*self.names.values(), *(self.handed[v] for v in writes if v in self.handed)))
+        return SaveNamed(names) if names else None
 
     @property
     def layer_policy(self) -> Any:
         """The `jax.checkpoint` policy of every layer."""
-        return SaveNamed(frozenset((*self.names.values(), *self.within.values())))
+        return SaveNamed(frozenset((*self.names.values(), *self.within.values(), *self.handed.values())))
+
+    def name_of(self, value: int) -> str | None:
+        """The name that a value gets."""
+        return self.names.get(value) or self.within.get(value) or self.handed.get(value)
 
 
 class Emitter:
@@ -90,10 +103,13 @@ class Emitter:
         for out in program.outputs:
             if isinstance(out, int):
                 self.last_read[out] = len(program.equations)
-        self._companions = _companions(program)
-        self._parameters = frozenset(v for v in program.inputs if self._may_tie(v))
+        self._keys = frozenset(v for q in program.equations if q.name in RANDOM for v in q.reads if not self._is_inexact(v))
+        self._companions = _companions(program, self._keys)
+        self._parameters = frozenset(v for v in program.inputs if self._is_inexact(v))
         self._effects = frozenset(k for k, q in enumerate(program.equations) if q.eqn.effects and not q.outs)
-        self._scalars = [v for v in self.last_read if v in program.outputs and _is_real_scalar(program.avals[v])]
+        results = [v for v in self.last_read if v in program.outputs and self._is_inexact(v)]
+        self._scalars = [v for v in results if _is_real_scalar(program.avals[v])]
+        self._others = [v for v in results if v not in self._scalars and v in program.producer]
         self._leaves: dict[int, list[Region]] = {}
         self._regions: dict[int, tuple[Any, tuple[int, ...], tuple[int, ...]]] = {}
 
@@ -101,8 +117,9 @@ class Emitter:
         """The program's outputs for its inputs and closed-over arrays."""
         env = {**constants, **dict(zip(self.program.inputs, args, strict=True))}
         self._inside(self.layout.root, env, outermost=True)
-        if self.layout.root.children and self.layout.ordered:
-            env.update({v: _before_backward(env[v]) for v in self._scalars})
+        if self.layout.root.children and self.layout.ordered and self._scalars:
+            losses, others = before_backward([env[v] for v in self._scalars], [env[v] for v in self._others])
+            env.update(zip((*self._scalars, *self._others), (*losses, *others), strict=True))
         return [v.val if isinstance(v, _compat.Literal) else env[v] for v in self.program.outputs]
 
     def _inside(self, region: Region, env: dict[int, Any], *, outermost: bool = False) -> None:
@@ -159,7 +176,7 @@ class Emitter:
                 self._inside(region, env)
                 return [env[v] for v in writes]
 
-            self._regions[id(region)] = (jax.checkpoint(body, policy=self.layout.policy), reads, writes)
+            self._regions[id(region)] = (jax.checkpoint(body, policy=self.layout.policy_of(writes)), reads, writes)
         return self._regions[id(region)]
 
     def _interface(self, region: Region) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -179,19 +196,16 @@ class Emitter:
             if self.layout.ordered and not self.layout.simulated:
                 env.update({v: in_default_layout(env[v]) for v in q.reads if v in self._parameters})
         values = [v.val if isinstance(v, _compat.Literal) else env[v] for v in q.ins]
-        names = [self.layout.names.get(o) or self.layout.within.get(o) for o in q.outs]
-        if self.layout.marked:
-            with jax.named_scope(f"{_SCOPE}{k}"):
-                env.update(zip(q.outs, bind_named(q, values, names, kept=False), strict=True))
-            return
-        env.update(zip(q.outs, bind_named(q, values, names, kept=bool(self.layout.root.children)), strict=True))
+        names = [self.layout.name_of(o) for o in q.outs]
+        with jax.named_scope(f"{_SCOPE}{k}") if self.layout.marked else contextlib.nullcontext():
+            env.update(zip(q.outs, bind_named(q, values, names, kept=bool(self.layout.root.children)), strict=True))
         if k in self._companions:
             self._tie([*q.outs, *(v for v in self._companions[k] if v in env)], env)
 
     def _tie(self, reads: Sequence[int], env: dict[int, Any]) -> None:
         tied = [v for v in reads if self._may_tie(v)]
         if self.layout.ordered and len(tied) > 1:
-            env.update(zip(tied, lax.optimization_barrier([env[v] for v in tied]), strict=True))
+            env.update(zip(tied, barrier([env[v] for v in tied]), strict=True))
 
     def _hold_back(self, reads: Sequence[int], writes: Sequence[int], env: dict[int, Any]) -> None:
         """Gives a layer's results away only when the masks that it keeps are written.
@@ -199,14 +213,16 @@ class Emitter:
         In the forward pass a mask is read in the kernel that makes it: XLA would write it when the backward pass begins, and
         hold what it is computed from, random bits of four times its size, until then.
         """
-        kept = [*reads, *(v for v in env if v in self.layout.names or v in self.layout.within)]
+        kept = [*reads, *(v for v in env if self.layout.name_of(v) is not None)]
         masks = [v for v in dict.fromkeys(kept) if v in self.program.producer and self.program.avals[v].dtype == bool]
         tied = [v for v in writes if self._may_tie(v)]
         if masks and tied and self.layout.ordered:
-            held = lax.optimization_barrier([env[v] for v in (*tied, *masks)])
-            env.update(zip(tied, held, strict=False))
+            env.update(zip(tied, barrier([env[v] for v in tied], [env[v] for v in masks]), strict=True))
 
     def _may_tie(self, v: int) -> bool:
+        return v in self._keys or self._is_inexact(v)
+
+    def _is_inexact(self, v: int) -> bool:
         dtype = getattr(self.program.avals[v], "dtype", None)
         return dtype is not None and bool(jax.dtypes.issubdtype(dtype, jax.numpy.inexact))
 
@@ -219,16 +235,6 @@ def number_of(equation: Equation) -> int | None:
 
 def _is_real_scalar(aval: Any) -> bool:
     return getattr(aval, "shape", None) == () and bool(jax.dtypes.issubdtype(aval.dtype, jax.numpy.floating))
-
-
-def _before_backward(loss: Any) -> Any:
-    """The same value, of which gradients can only be computed when it is known.
-
-    Nothing in a backward pass reads the loss, so XLA would compute it last, and hold what it is computed from until then. The
-    one that the gradient is multiplied with comes out of a barrier that the loss goes into.
-    """
-    one, loss = lax.optimization_barrier((jax.numpy.ones_like(loss), loss))  # what leaves it unread would not be tied
-    return loss * lax.stop_gradient(one)
 
 
 def _refuse_effects(equations: Sequence[Equation]) -> None:
@@ -248,18 +254,21 @@ def _multiplies(eqn: _compat.Equation) -> bool:
     return eqn.primitive.name in _ORDERED or any(_multiplies(inner) for body in _compat.sub_jaxprs(eqn) for inner in body.eqns)
 
 
-def _companions(program: Program) -> dict[int, tuple[int, ...]]:
-    """For each product or convolution, the parameters first read after it and before the next one."""
+def _companions(program: Program, keys: Collection[int]) -> dict[int, tuple[int, ...]]:
+    """For each product or convolution, what there is before it and is read after it and before the next one.
+
+    That are parameters read for the first time, and random keys: without their tie XLA may draw the bits of all layers first.
+    """
     inputs, seen = set(program.inputs), set[int]()
-    found: dict[int, list[int]] = {}
+    found: dict[int, dict[int, None]] = {}
     last: int | None = None
     for k, q in enumerate(program.equations):
         if _multiplies(q.eqn):
             last = k
-            found[k] = []
+            found[k] = {}
         for v in q.reads:
-            if v in inputs and v not in seen:
-                seen.add(v)
-                if last is not None and last != k:
-                    found[last].append(v)
+            first = v in inputs and v not in seen
+            seen.add(v)
+            if last is not None and last != k and (first or (v in keys and program.producer.get(v, -1) < last)):
+                found[last][v] = None
     return {k: tuple(vs) for k, vs in found.items()}

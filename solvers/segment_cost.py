@@ -75,8 +75,8 @@ class SegmentCost:
         self._read_late = [any(t >= count for t in slots) for slots in readers]
         self._read_early = [any(t < count and order[t] not in index for t in slots) for slots in readers]
         owned = [
-            [base.owners.get(order[t], place) for t in slots if t >= count]
-            for place, slots in zip(self.places, readers, strict=True)
+            [base.owners.get((order[t], v), place) for t in slots if t >= count]
+            for v, place, slots in zip(self.steps, self.places, readers, strict=True)
         ]
         self._owned = [max(found, default=place) for place, found in zip(self.places, owned, strict=True)]
         self._late_reads = sorted((t, -i) for i, slots in enumerate(readers) for t in slots if t >= count)

@@ -73,7 +73,7 @@ class SegmentSearch:
         keepable: nodes that may be kept inside a segment.
         always: nodes that must be.
         settle: from the forward steps to where each cut 0..len between them would really be made.
-        owners: from the forward steps to owners of late ones, see `Forward`.
+        owners: from the forward steps to owners of late reads, see `Forward`.
 
     Raises:
         UnsupportedGraph: if the graph has no backward pass.
@@ -86,7 +86,7 @@ class SegmentSearch:
         keepable: frozenset[int],
         always: frozenset[int] = frozenset(),
         settle: Callable[[Sequence[int]], Sequence[int]] | None = None,
-        owners: Callable[[Sequence[int]], Mapping[int, int]] | None = None,
+        owners: Callable[[Sequence[int]], Mapping[tuple[int, int], int]] | None = None,
     ):
         base = Forward.of(graph)
         always |= frozenset(v for v in base.kept if not graph.may_recompute(v) or v in keepable)

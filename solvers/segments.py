@@ -33,15 +33,16 @@ class Forward:
         steps: steps up to the turn, in the given order, backward ones among them included.
         late: all further steps: the backward pass, and what else is computed after the turn.
         kept: steps whose values are never dropped, because they may not run again, are too small to matter, or on request.
-        owners: late steps, each with the position after which the cut must be for its segment to be the one before: a segment
-            that is differentiated as a whole holds what its own late steps read. Steps without one read where they stand.
+        owners: for a late step and a step that it reads, the position after which the cut must be for the segment that reads
+            it to be the one before: a segment that is differentiated as a whole holds what its own derivative reads. Other
+            reads are where the value is made.
     """
 
     graph: Graph
     steps: tuple[int, ...]
     late: tuple[int, ...]
     kept: frozenset[int]
-    owners: Mapping[int, int] = field(default_factory=dict[int, int], compare=False, repr=False)
+    owners: Mapping[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int], compare=False, repr=False)
 
     @classmethod
     def of(cls, graph: Graph, *, keep: Sequence[int] | frozenset[int] = ()) -> Forward:
@@ -97,7 +98,7 @@ class Forward:
                 for reader in self.graph.readers[w]:
                     r = self.position.get(reader)
                     if r is None:
-                        last[q] = max(last[q], self.owners.get(reader, q))
+                        last[q] = max(last[q], self.owners.get((reader, v), q))
                     elif self.replayed[r]:
                         last[q] = max(last[q], r)
         return tuple(last)

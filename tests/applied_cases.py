@@ -142,7 +142,7 @@ SMALL = {
     "aux": Case(_aux, (_layers(8), X), 0.6, {"has_aux": True}),
     "complex": Case(_complex, (_layers(8), X.astype(jnp.complex64)), 0.6, {"argnums": (0, 1)}),
     "integers": Case(_integers, (_layers(8), jax.random.normal(jax.random.key(6), (64, 32)), _IDS, jnp.int32(3)), 0.6),
-    "dropout": Case(_dropout, (_layers(6), X, jax.random.key(7)), 0.8),
+    "dropout": Case(_dropout, (_layers(6), X, jax.random.key(7)), 0.7),
 }
 BUDGETS = {"mlp": 0.6, "dropout_mlp": 0.7, "transformer": 0.6, "unet": 0.7, "resnet": 0.5}
 NAMES = (*BUDGETS, *SMALL)

@@ -177,10 +177,10 @@ def regions(plan) -> Any:
 
 
 REGIONS = {
-    "regions are not checkpointed": ("jax.checkpoint(body, policy=self.layout.policy)", "body"),
-    "names are not given to the policy": ("jax.checkpoint(body, policy=self.layout.policy)", "jax.checkpoint(body)"),
-    "the compiler may merge computations": ("policy=self.layout.policy)", "policy=self.layout.policy, prevent_cse=False)"),
-    "tied values are swapped": ("lax.optimization_barrier([env[v] for v in tied])", "[env[v] for v in reversed(tied)]"),
+    "regions are not checkpointed": ("jax.checkpoint(body, policy=self.layout.policy_of(writes))", "body"),
+    "names are not given to the policy": ("jax.checkpoint(body, policy=self.layout.policy_of(writes))", "jax.checkpoint(body)"),
+    "the compiler may merge computations": ("policy_of(writes))", "policy_of(writes), prevent_cse=False)"),
+    "tied values are swapped": ("barrier([env[v] for v in tied])", "[env[v] for v in reversed(tied)]"),
     "a region gives back what it read": (
         "self._inside(region, env)\n                return [env[v] for v in writes]",
         "self._inside(region, env)\n                return [env[v] if v not in writes else values[-1] for v in writes]",

@@ -62,10 +62,11 @@ def test_regions_keep_their_inputs_and_the_named_values_and_nothing_else(name):
     regions = _checkpointed(found.layout.root)
     assert regions
     for region in regions:
-        run, reads, _ = emitter._region(region)
+        run, reads, writes = emitter._region(region)
         shapes = [jax.ShapeDtypeStruct(found.forward.avals[v].shape, found.forward.avals[v].dtype) for v in reads]
         inside = {o for q in found.forward.equations[region.start : region.stop] for o in q.outs}
-        named = Counter(kind for v in found.layout.names if v in inside for kind in _kinds(found.forward.avals[v]))
+        named = {*found.layout.names, *(found.layout.handed.keys() & writes)} & inside  # what it hands on is there anyway
+        named = Counter(kind for v in named for kind in _kinds(found.forward.avals[v]))
         kept = Counter(
             (aval.shape, aval.dtype) for aval, origin in saved_residuals(run, *shapes) if "the argument" not in origin
         )
@@ -79,8 +80,8 @@ def _kinds(aval):
     return [(aval.shape, aval.dtype)]
 
 
-# Of layouts that are asked for on the CPU only, and of a gradient that is known to be one.
-UNPLANNED = frozenset("add_any broadcast_in_dim cond div mul pad platform_index".split())
+# Of layouts that are asked for on the CPU only, and of gradients that are known to be one or zero.
+UNPLANNED = frozenset("add_any broadcast_in_dim cond div mul pad platform_index stop_gradient".split())
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -210,8 +211,9 @@ def test_a_plan_that_no_policy_can_express_says_what_one_could():
 def test_explain_lists_what_is_kept_and_recomputed_and_why(form):
     plan = planned("custom_jvp")
     found = plan.explain(form)
-    fused, schedule = (plan.fused, plan.schedule) if form == "exact" else (plan.policy_plan.fused, plan.policy_plan.schedule)
-    again = sum(len(fused.graph.written(v)) for v in schedule.recomputed)
+    exact = plan.fused, plan.schedule.recomputed
+    fused, more = exact if form == "exact" else (plan.policy_plan.fused, plan.policy_plan.again)
+    again = sum(len(fused.graph.written(v)) for v in more)
     assert sum(row.decision == "recomputed" for row in found) == again > 0
     assert [row.bytes for row in found] == sorted((row.bytes for row in found), reverse=True)
     for row in found:
@@ -222,6 +224,23 @@ def test_explain_lists_what_is_kept_and_recomputed_and_why(form):
     for expected in ("decision", "kept", "recomputed", "float32[128,32]", "applied_cases.py", "dot_general"):
         assert expected in text
     assert 0 < found.kept_bytes < plan.explain(form).kept_bytes + 1
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_explain_counts_products_as_often_as_the_program_computes_them(name):
+    plan = planned(name)
+    found = plan.policy_plan
+    once = Counter(q.name for q in found.fused.program.equations)
+    told = Counter[str]()
+    for v, times in found.again.items():
+        for k in found.fused.groups[v].equations:
+            told[found.fused.program.equations[k].name] += times
+    products = [p for p in ("dot_general", "conv_general_dilated") if once[p]]
+    assert products
+    assert {p: told[p] for p in products} == {p: found.primitives[p] - once[p] for p in products}
+    written = {v: len(found.fused.graph.written(v)) for v in found.again}
+    shown = Counter(row.times for row in plan.explain("policy"))
+    assert sum((times - 1) * n for times, n in shown.items()) == sum(found.again[v] * n for v, n in written.items())
 
 
 def test_explain_says_what_must_not_run_twice():
