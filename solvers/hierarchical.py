@@ -30,13 +30,12 @@ from solvers import bounds
 from solvers.block_sequence import BlockSequence
 from solvers.compose import Composer
 from solvers.errors import UnsupportedGraph
+from solvers.evicted import by_each_rule, on_leaner_order
 from solvers.fallback import stopped
 from solvers.graph import Graph
-from solvers.greedy import RULES, greedy_order
 from solvers.narrow_cuts import Blocks
 from solvers.orders import cost_of, peak_of
 from solvers.part import run_here
-from solvers.reorder import lean_orders
 from solvers.repair import improve, repair
 from solvers.solution import Options, Progress, Solution, Status, make_solution
 from solvers.trim import trim
@@ -54,7 +53,6 @@ _EVICTION_SHARE = 0.1
 _TELL_SECONDS = 1.0
 _SETTLED = 1e-6  # of the keep-all cost; a gap that is not worth polishing
 _MOST_ROUNDS, _ROUNDS_PER_WORK = 2000, 20  # of exchanges or windows, without and with a work limit
-_REORDERINGS = 20
 _NO_GAIN = 1 + 1e-5  # by this factor at least more memory must be cheaper to be tried
 
 
@@ -220,21 +218,18 @@ class _Search:
     def _from_eviction(self) -> None:
         """Greedy eviction by each rule, which where little fits may beat blocks that do not look alike."""
         deadline = time.monotonic() + _EVICTION_SHARE * self.left
-        for rule in RULES:
-            order = greedy_order(self.graph, self.budget, rule, deadline=deadline)
-            if order is not None:
-                self.offer(order, f"greedy, {rule.name}")
+        for order, source in by_each_rule(self.graph, self.budget, deadline):
+            self.offer(order, source)
 
     def _from_greedy(self) -> None:
         """Greedy eviction, for graphs that do not come in blocks, or too tight budgets for these."""
         if not self.small:
             return
         deadline = time.monotonic() + _GREEDY_SHARE * self.left
-        for base in lean_orders(self.graph, rng=random.Random(self.options.seed), tries=_REORDERINGS, deadline=deadline)[:2]:
-            order = greedy_order(self.graph, self.budget, base=base, deadline=deadline)
-            if order is not None:
-                self.offer(order, "greedy on a leaner order")
-                return
+        found = on_leaner_order(self.graph, self.budget, self.options.seed, deadline)
+        if found is not None:
+            self.offer(*found)
+            return
         share = replace(self.options, time_limit=_GREEDY_SHARE * self.left, starts=())
         self._run_part("greedy", share)
 

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import math
 import os
-import random
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -40,6 +39,7 @@ from solvers.orders import peak_of
 from solvers.part import Answer, run_here
 from solvers.pool import Claim, Pool, whole_bound
 from solvers.portfolio_jobs import BLOCKS, HIERARCHICAL, INTERVALS, jobs_for
+from solvers.portfolio_turns import take_turns
 from solvers.schedule import Schedule
 from solvers.simulate import simulate
 from solvers.solution import ANY_SCHEDULE, Options, Progress, Solution, Status, make_solution
@@ -55,9 +55,8 @@ _SMALL_SECONDS, _SMALL_SHARE = 3.0, 0.1
 _DEEP = 3000  # steps; a graph for which neither exact search nor eviction pays
 _QUICK_SHARE = 0.02  # of the time limit, for each quick step
 _FIRST_SHARE = 0.3  # of the time limit, at most, for a first schedule that fits
-_REORDERINGS = 20
+_RULES = 3  # of greedy eviction, tried at first
 _NO_TIME = 1.0  # seconds in which no part is worth starting
-_IMPROVEMENTS = 60  # rounds of greedy improvement under a work limit
 
 
 def solve(graph: Graph, budget: int | None, options: Options) -> Solution:
@@ -123,7 +122,7 @@ class _Search:
         if math.isfinite(least := cost_floor(self.graph, self.budget)):
             self.claim(least, describe_scope("given"), self.graph.steps, "knapsack of the fullest moments")
         if not self.done and self.repeatable:
-            self.take_turns()
+            take_turns(self)
         if not self.done and not self.repeatable and len(self.graph.steps) <= _SMALL:
             self.run_inline(INTERVALS, min(_SMALL_SECONDS, _SMALL_SHARE * self.options.time_limit))
         if not self.done and not self.repeatable:
@@ -172,42 +171,17 @@ class _Search:
 
     def try_quick_greedy(self) -> None:
         """Greedy eviction from the given order by the first rules; where nothing fits, longer and from leaner orders."""
-        from solvers.greedy import RULES, greedy_order
-        from solvers.reorder import lean_orders
+        from solvers.evicted import by_each_rule, on_leaner_order
 
-        deadline = self._deadline(_QUICK_SHARE)
-        for rule in RULES[:3]:
-            order = greedy_order(self.graph, self.budget, rule, deadline=deadline)
-            if order is not None:
-                self.offer(order, f"greedy, {rule.name}")
+        for order, source in by_each_rule(self.graph, self.budget, self._deadline(_QUICK_SHARE), most=_RULES):
+            self.offer(order, source)
         if self.pool.best is None:
-            deadline = self._deadline(_FIRST_SHARE)
-            rng = random.Random(self.options.seed)
-            bases = lean_orders(self.graph, rng=rng, tries=_REORDERINGS, deadline=deadline)
-            for base in bases[:2]:
-                order = greedy_order(self.graph, self.budget, base=base, deadline=deadline)
-                if order is not None:
-                    self.offer(order, "greedy on a leaner order")
-                    break
+            found = on_leaner_order(self.graph, self.budget, self.options.seed, self._deadline(_FIRST_SHARE))
+            if found is not None:
+                self.offer(*found)
 
     def _deadline(self, share: float) -> float:
         return math.inf if self.repeatable else time.monotonic() + share * self.options.time_limit
-
-    def take_turns(self) -> None:
-        """Greedy improvement by rounds, the linear bound to its end, then `intervals` by deterministic work."""
-        from solvers.lp_bound import prove
-        from solvers.repair import improve
-
-        best = self.pool.best
-        if best is not None:
-            rng = random.Random(self.options.seed)
-            self.offer(improve(self.graph, best.order, self.budget, rng=rng, rounds=_IMPROVEMENTS), "greedy, improved")
-        view = view_for(INTERVALS, self.graph, self.pool)
-        proof = prove(view.graph, self.budget, Options(time_limit=max(0.01, self.left), starts=view.starts(self.pool)))
-        if math.isfinite(proof.cost):
-            self.claim(proof.cost, view.scope(describe_scope("given")), view.firsts, "linear program")
-        if not self.done:
-            self.run_inline(INTERVALS, self.left)
 
     def run_inline(self, job: Job, seconds: float) -> None:
         """Runs a job in this process."""
@@ -285,23 +259,7 @@ class _Search:
         """
         best, strongest = self.pool.best, self.pool.strongest
         if best is None:
-            error = self.pool.error()
-            if not error.proven and self.left < _NO_TIME:
-                try:  # without time even cheap strategies may not have had their turn
-                    peaks = self.pool.peaks
-                    return stopped(
-                        self.graph,
-                        self.budget,
-                        solver="auto",
-                        status=Status.TIME_LIMIT,
-                        seconds=time.monotonic() - self.began,
-                        known_peaks=peaks,
-                    )
-                except InfeasibleBudget:
-                    pass
-            for name, end in self.ends.items():
-                error.add_note(f"{name}: {end}")
-            raise error
+            return self._without_schedule()
         notes = {"schedule": best.source, "bound": strongest.source}
         notes.update((f"part {name}", end) for name, end in self.ends.items())
         return make_solution(
@@ -315,6 +273,22 @@ class _Search:
             scope=strongest.scope,
             notes=notes,
         )
+
+    def _without_schedule(self) -> Solution:
+        """Where nothing was found: the smallest schedule known, if that only time was missing for; else the reason."""
+        error = self.pool.error()
+        if not error.proven and self.left < _NO_TIME:
+            try:  # without time even cheap strategies may not have had their turn
+                seconds = time.monotonic() - self.began
+                late = Status.TIME_LIMIT
+                return stopped(
+                    self.graph, self.budget, solver="auto", status=late, seconds=seconds, known_peaks=self.pool.peaks
+                )
+            except InfeasibleBudget:
+                pass
+        for name, end in self.ends.items():
+            error.add_note(f"{name}: {end}")
+        raise error
 
     def _status(self, interrupted: bool) -> Status:
         if self.pool.closed:
