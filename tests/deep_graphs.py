@@ -44,3 +44,24 @@ def residual_network(blocks: int, *, wide: int = 400, narrow: int = 100, skips: 
     add("first", 10, narrow, g, 0, backward=True, external=True)
     outputs = tuple(v for v, node in enumerate(nodes) if node.external)
     return Graph(tuple(nodes), outputs)
+
+
+def dense_network(layers: int, *, size: int = 100) -> Graph:
+    """Layers of which each reads the results of all earlier ones, as in a DenseNet, and the backward pass: no narrow place.
+
+    Args:
+        layers: how many.
+        size: bytes of a result.
+    """
+    nodes = [Node("stem", 10, size), *(Node(f"layer{k}", 30 + 10 * k, size, tuple(range(k))) for k in range(1, layers + 1))]
+    features = range(layers + 1)
+    nodes.append(Node("loss", 5, 4, tuple(features)))
+    nodes.append(Node("gradient", 5, size * len(features), (len(nodes) - 1, *features), backward=True))
+    outputs: list[int] = []
+    for k in reversed(features):
+        g = len(nodes) - 1  # the gradient of all results up to this one
+        outputs.append(len(nodes))
+        nodes.append(Node(f"weights{k}", 30 + 10 * k, size, (g, *range(max(1, k))), backward=True, external=True))
+        if k:
+            nodes.append(Node(f"g{k}", 60 + 20 * k, size * k, (g, k), backward=True))
+    return Graph(tuple(nodes), tuple(outputs))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from deep_graphs import residual_network
+from deep_graphs import dense_network, residual_network
 
 from solvers.block_exact import exact_plans, plan_of
 from solvers.block_options import Option, Plan, measure, plans, prices_of, undominated
@@ -114,9 +114,9 @@ def test_near_the_optimum_of_uniform_chains(length, budget):
     assert best <= found.cost <= 1.05 * best
 
 
-@pytest.mark.parametrize(("share", "skips"), [(0.8, False), (0.6, False), (0.8, True), (0.65, True)])
-def test_within_three_percent_of_what_intervals_proves(share, skips):
-    graph = residual_network(4, skips=skips)
+@pytest.mark.parametrize(("share", "kind"), [(0.8, ""), (0.6, ""), (0.8, "skips"), (0.65, "skips"), (0.7, "dense")])
+def test_within_three_percent_of_what_intervals_proves(share, kind):
+    graph = dense_network(8) if kind == "dense" else residual_network(4, skips=kind == "skips")
     budget = budget_of(graph, share)
     best = intervals(graph, budget, Options(work_limit=20.0, workers=1))
     found = quick(graph, budget)
