@@ -64,7 +64,8 @@ def remat(
         static_argnums: arguments not to trace; in a method, and in all of `flax.linen`, `self` is number 0.
         static_argnames: the same by name. Either way they may be passed by position, by keyword, or not at all.
         methods: of a Module class or instance, which to decorate.
-        check: "planned" trusts the prediction. "compiled" compiles the function's forward and backward pass when it is first
+        check: "planned" trusts the prediction, and leaves a function alone that needs no recomputation by it, whatever XLA then
+            makes of it. "compiled" compiles the function's forward and backward pass when it is first
             traced, under XLA:CPU's memory scheduler or the device's own options, and plans again for less until the budget is
             held; that takes as long as compiling it does, once for each set of shapes and attempt.
         time_limit: seconds for the search, for each set of shapes; it ends by itself long before for all but huge functions.
