@@ -213,7 +213,10 @@ class Plan:
 
     @property
     def policy(self) -> Any:
-        """The `jax.checkpoint` policy of `apply`'s regions: hashable, equal by content; None if nothing is kept by name."""
+        """The `jax.checkpoint` policy of `apply`'s regions: hashable, equal by content; None if nothing is kept by name.
+
+        Beside that each region keeps what it hands on to the next one, which is there anyway.
+        """
         return self.policy_plan.policy
 
     def apply(self) -> Callable[..., Any]:
