@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 from jax import lax
 
+from remat_lab.barriers import barrier
 from remat_lab.flatten import Program
 
 Held = tuple[int, Any]
@@ -25,13 +25,13 @@ def wait(program: Program, tied: Sequence[Held], pending: Sequence[Held]) -> lis
     before, after = [x for _, x in tied], [x for _, x in pending]
     turns, others = [_turn(program, v) for v, _ in tied], [_turn(program, v) for v, _ in pending]
     if not any((*turns, *others)):
-        return _barrier(before, after)
+        return barrier(before, after)
 
     def as_computed(tied: list[Any], pending: list[Any]) -> list[Any]:
-        held = _barrier(list(map(_back, tied, turns)), list(map(_back, pending, others)))
+        held = barrier(list(map(_back, tied, turns)), list(map(_back, pending, others)))
         return [x if turn is None else lax.transpose(x, turn) for x, turn in zip(held, turns, strict=True)]
 
-    return lax.platform_dependent(before, after, cpu=as_computed, default=_barrier)
+    return lax.platform_dependent(before, after, cpu=as_computed, default=barrier)
 
 
 def _turn(program: Program, value: int) -> tuple[int, ...] | None:
@@ -46,12 +46,3 @@ def _turn(program: Program, value: int) -> tuple[int, ...] | None:
 
 def _back(x: Any, turn: tuple[int, ...] | None) -> Any:
     return x if turn is None else lax.transpose(x, sorted(range(len(turn)), key=turn.__getitem__))
-
-
-def _barrier(tied: list[Any], pending: list[Any]) -> list[Any]:
-    """The same values, available only once `pending` are. Random keys pass as the words that they are made of."""
-    kinds = [jax.random.key_impl(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else None for x in tied]
-    words = [x if kind is None else jax.random.key_data(x) for x, kind in zip(tied, kinds, strict=True)]
-    waiting = [jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x for x in pending]
-    held, _ = lax.optimization_barrier((words, waiting))
-    return [x if kind is None else jax.random.wrap_key_data(x, impl=kind) for x, kind in zip(held, kinds, strict=True)]
