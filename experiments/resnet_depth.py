@@ -54,7 +54,8 @@ def _on_a_gpu(target: str | None, options: Mapping[str, int]) -> list[Point]:
     found = growth.points("resnet", (26, 50), (PLAIN, "keep all", *plans), level, target, time_limit=limit, **options)
     found += growth.points("resnet", (101,), plans, level, target, time_limit=limit, **options)
     if target is not None:
-        found += growth.points("resnet", (200,), ("sqrt(n)", "optimal@100GB"), level, target, time_limit=limit, **options)
+        found += growth.points("resnet", (200,), plans, level, target, time_limit=limit, **options)
+        found += growth.points("resnet", (101, 200), (PLAIN,), level, target, time_limit=limit, **options)
     return found
 
 
