@@ -2,12 +2,12 @@
 
 `jax.ad_checkpoint.checkpoint_name` names a copy. A derivative rule that reads its own result (tanh, exp, a reduction's maximum)
 would still read the unnamed original, and the backward pass would compute it again although its copy was saved. For such
-equations the rule is rewritten to read the copy.
+equations the rule is rewritten to read the copy. So it is for what must not run twice: all that it makes in the rule is named.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,6 +19,7 @@ from jax.custom_derivatives import SymbolicZero
 from remat_lab import _compat
 from remat_lab.choices import ELEMENTWISE, REDUCED
 from remat_lab.flatten import Equation
+from remat_lab.primitives import forbids_replay
 
 _ASKED: dict[Any, bool] = {}
 _MOST_ASKED = 4096
@@ -37,7 +38,8 @@ def bind_named(q: Equation, values: Sequence[Any], names: Sequence[str | None], 
     if not any(names):
         return _compat.bind(q.eqn, values)
     if _derivative_reads_results(q, values):
-        return _named_with_rule(q, values, names, kept)
+        once = _compat.is_new_checkpoint() and forbids_replay(q.eqn) is not None
+        return _named_beside(q, values, names, kept) if once else _named_with_rule(q, values, names, kept)
     return [_name(x, name, kept) for x, name in zip(_compat.bind(q.eqn, values), names, strict=True)]
 
 
@@ -73,6 +75,7 @@ def _derivative_reads_results(q: Equation, values: Sequence[Any]) -> bool:
     jaxpr = _derivative(q, values, inexact)
     results = jaxpr.outvars[: len(q.outs)]
     answer = any(result is v for eqn in jaxpr.eqns for v in eqn.invars for result in results)
+    answer |= forbids_replay(q.eqn) is not None  # the rule may read more than results: the order that a sort found, say
     if key is not None:
         if len(_ASKED) >= _MOST_ASKED:
             _ASKED.clear()
@@ -121,6 +124,10 @@ def _named_with_rule(q: Equation, values: Sequence[Any], names: Sequence[str | N
             return results, [_zero_tangent(x) for x in results]
         jaxpr = _derivative(q, primals, moving)
         name_of = dict(zip(jaxpr.outvars[: len(names)], names, strict=True))
+        shared = next(filter(None, names))
+        for eqn in jaxpr.eqns:
+            if forbids_replay(eqn) is not None:
+                name_of.update({v: name_of.get(v) or shared for v in eqn.outvars})
         env: dict[Any, Any] = dict(_compat.constants(jaxpr))
         env.update(zip(jaxpr.invars, [*primals, *(tangents[i] for i in moving)], strict=True))
 
@@ -136,6 +143,54 @@ def _named_with_rule(q: Equation, values: Sequence[Any], names: Sequence[str | N
 
     named.defjvp(rule, symbolic_zeros=True)
     return list(named(*values))
+
+
+def _named_beside(q: Equation, values: Sequence[Any], names: Sequence[str | None], kept: bool) -> list[Any]:
+    """As `_named_with_rule`, where JAX's new implementation keeps no names in derivative rules.
+
+    What must not run twice runs beside the derivative, which reads the named results as operands: those are kept.
+    """
+    inexact = [i for i, x in enumerate(values) if _is_differentiable(x)]
+    jaxpr = _derivative(q, values, inexact)
+    results = jaxpr.outvars[: len(names)]
+    choices = [v for eqn in jaxpr.eqns if forbids_replay(eqn) is not None for v in eqn.outvars if v not in results]
+    more = [v for v in choices if not jax.dtypes.issubdtype(v.aval.dtype, jax.numpy.inexact)]
+    name_of = [*names, *[next(filter(None, names))] * len(more)]
+    fixed = dict(zip(jaxpr.invars, map(lax.stop_gradient, values), strict=False))
+    found = [_name(x, name, kept) for x, name in zip(_evaluate(jaxpr, [*results, *more], fixed), name_of, strict=True)]
+
+    @jax.custom_jvp
+    def derived(found: list[Any], operands: list[Any]) -> list[Any]:
+        return found[: len(names)]
+
+    def rule(primals: Any, tangents: Any) -> tuple[list[Any], list[Any]]:
+        outs = derived(*primals)
+        known = dict(zip([*results, *more], [*outs, *primals[0][len(names) :]], strict=True))
+        moves = [jax.numpy.zeros_like(primals[1][i]) if isinstance(t := tangents[1][i], SymbolicZero) else t for i in inexact]
+        known.update(zip(jaxpr.invars, [*primals[1], *moves], strict=True))
+        moved = iter(_evaluate(jaxpr, jaxpr.outvars[len(names) :], known))
+        return outs, [next(moved) if _is_differentiable(x) else _zero_tangent(x) for x in outs]
+
+    derived.defjvp(rule, symbolic_zeros=True)
+    return list(derived(found, list(values)))
+
+
+def _evaluate(jaxpr: Any, wanted: Sequence[Any], known: Mapping[Any, Any]) -> list[Any]:
+    """Values of a jaxpr from others: what only makes those that are known is left out."""
+    needed, run = {v for v in wanted if not isinstance(v, _compat.Literal)}, []
+    for eqn in reversed(jaxpr.eqns):
+        if any(v in needed and v not in known for v in eqn.outvars):
+            needed.update(v for v in eqn.invars if not isinstance(v, _compat.Literal))
+            run.append(eqn)
+    env: dict[Any, Any] = {**dict(_compat.constants(jaxpr)), **known}
+
+    def read(atom: Any) -> Any:
+        return atom.val if isinstance(atom, _compat.Literal) else env[atom]
+
+    for eqn in reversed(run):
+        made = zip(eqn.outvars, _compat.bind(eqn, [read(v) for v in eqn.invars]), strict=True)
+        env.update((var, x) for var, x in made if var not in known)
+    return list(map(read, wanted))
 
 
 def _zero_tangent(x: Any) -> Any:

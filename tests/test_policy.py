@@ -243,6 +243,36 @@ def test_explain_counts_products_as_often_as_the_program_computes_them(name):
     assert sum((times - 1) * n for times, n in shown.items()) == sum(found.again[v] * n for v, n in written.items())
 
 
+@pytest.mark.parametrize("named", ["sort", "top_k"])
+def test_what_a_derivative_reads_of_a_choice_is_kept_so_that_it_runs_once(named):
+    """The order that a sort found is none of its results; its derivative reads that alone."""
+
+    def loss(ws, x):
+        for w in ws:
+            chosen = jnp.sort(x[:, :4], axis=1) if named == "sort" else jax.lax.top_k(x, 4)[0]
+            x = jnp.sin(jnp.sin(x @ w)) + jnp.mean(chosen * jnp.arange(4.0)[None])
+        return jnp.sum(x)
+
+    ws, x = SMALL["aux"].args[0][:4], SMALL["aux"].args[1]
+    plan = rl.plan(loss, ws, x, budget=0.6, solver="greedy", check="planned")
+    found = plan.policy_plan
+    assert found.layout.root.children
+    if not os.environ.get("JAX_REMAT3"):  # which leaves what nobody reads to XLA
+        assert found.primitives[named] == len(ws)
+    mine, theirs = (jax.jit(jax.grad(f)).lower(ws, x).compile().as_text() for f in (plan.apply(), loss))
+    kinds = " sort(", '"TopK"'
+    assert [mine.count(kind) for kind in kinds] == [theirs.count(kind) for kind in kinds]
+    assert sum(map(theirs.count, kinds)) == len(ws)
+    if os.environ.get("JAX_REMAT3"):
+        return  # which has no forward mode of regions in regions
+    direction = [jnp.ones_like(w) for w in ws]
+
+    def along(f):
+        return jax.jvp(lambda ws: jax.grad(f)(ws, x), (ws,), (direction,))
+
+    assert largest_difference(along(loss), along(plan.apply())).relative < 1e-5
+
+
 def test_explain_says_what_must_not_run_twice():
     def loss(ws, x):
         for w in ws:
