@@ -2,7 +2,7 @@
 
 `jax.ad_checkpoint.checkpoint_name` names a copy. A derivative rule that reads its own result (tanh, exp, a reduction's maximum)
 would still read the unnamed original, and the backward pass would compute it again although its copy was saved. For such
-equations the rule is rewritten to read the copy. So it is for what must not run twice: all that it makes in the rule is named.
+equations the rule is rewritten to read the copy. So it is for discrete choices: all that they make in the rule is named.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jax.custom_derivatives import SymbolicZero
 from remat_lab import _compat
 from remat_lab.choices import ELEMENTWISE, REDUCED
 from remat_lab.flatten import Equation
-from remat_lab.primitives import forbids_replay
+from remat_lab.primitives import DISCRETE
 
 _ASKED: dict[Any, bool] = {}
 _MOST_ASKED = 4096
@@ -38,7 +38,7 @@ def bind_named(q: Equation, values: Sequence[Any], names: Sequence[str | None], 
     if not any(names):
         return _compat.bind(q.eqn, values)
     if _derivative_reads_results(q, values):
-        once = _compat.is_new_checkpoint() and forbids_replay(q.eqn) is not None
+        once = _compat.is_new_checkpoint() and q.name in DISCRETE
         return _named_beside(q, values, names, kept) if once else _named_with_rule(q, values, names, kept)
     return [_name(x, name, kept) for x, name in zip(_compat.bind(q.eqn, values), names, strict=True)]
 
@@ -75,7 +75,7 @@ def _derivative_reads_results(q: Equation, values: Sequence[Any]) -> bool:
     jaxpr = _derivative(q, values, inexact)
     results = jaxpr.outvars[: len(q.outs)]
     answer = any(result is v for eqn in jaxpr.eqns for v in eqn.invars for result in results)
-    answer |= forbids_replay(q.eqn) is not None  # the rule may read more than results: the order that a sort found, say
+    answer |= q.name in DISCRETE  # the rule may read more than results: the order that a sort found, say
     if key is not None:
         if len(_ASKED) >= _MOST_ASKED:
             _ASKED.clear()
@@ -126,7 +126,7 @@ def _named_with_rule(q: Equation, values: Sequence[Any], names: Sequence[str | N
         name_of = dict(zip(jaxpr.outvars[: len(names)], names, strict=True))
         shared = next(filter(None, names))
         for eqn in jaxpr.eqns:
-            if forbids_replay(eqn) is not None:
+            if eqn.primitive.name in DISCRETE:
                 name_of.update({v: name_of.get(v) or shared for v in eqn.outvars})
         env: dict[Any, Any] = dict(_compat.constants(jaxpr))
         env.update(zip(jaxpr.invars, [*primals, *(tangents[i] for i in moving)], strict=True))
@@ -148,12 +148,12 @@ def _named_with_rule(q: Equation, values: Sequence[Any], names: Sequence[str | N
 def _named_beside(q: Equation, values: Sequence[Any], names: Sequence[str | None], kept: bool) -> list[Any]:
     """As `_named_with_rule`, where JAX's new implementation keeps no names in derivative rules.
 
-    What must not run twice runs beside the derivative, which reads the named results as operands: those are kept.
+    A choice runs beside the derivative, which reads the named results as operands: those are kept.
     """
     inexact = [i for i, x in enumerate(values) if _is_differentiable(x)]
     jaxpr = _derivative(q, values, inexact)
     results = jaxpr.outvars[: len(names)]
-    choices = [v for eqn in jaxpr.eqns if forbids_replay(eqn) is not None for v in eqn.outvars if v not in results]
+    choices = [v for eqn in jaxpr.eqns if eqn.primitive.name in DISCRETE for v in eqn.outvars if v not in results]
     more = [v for v in choices if not jax.dtypes.issubdtype(v.aval.dtype, jax.numpy.inexact)]
     name_of = [*names, *[next(filter(None, names))] * len(more)]
     fixed = dict(zip(jaxpr.invars, map(lax.stop_gradient, values), strict=False))
