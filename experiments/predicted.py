@@ -28,6 +28,9 @@ _MODELS: dict[str, dict[str, Any]] = {
     "ctc": {},
     "integrator": {},
     "scan_transformer": {},
+    "vgg": {"image": 64, "batch": 4, "hidden": 512},
+    "vgg_unet": {"image": [64, 64], "batch": 2, "width": 16},
+    "mobilenet": {"image": 64, "batch": 8},
 }
 
 

@@ -7,7 +7,7 @@ equations the rule is rewritten to read the copy. So it is for discrete choices:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -37,7 +37,7 @@ def bind_named(q: Equation, values: Sequence[Any], names: Sequence[str | None], 
     """
     if not any(names):
         return _compat.bind(q.eqn, values)
-    if _derivative_reads_results(q, values):
+    if _derivative_reads_what_it_makes(q, values):
         once = _compat.is_new_checkpoint() and q.name in DISCRETE
         return _named_beside(q, values, names, kept) if once else _named_with_rule(q, values, names, kept)
     return [_name(x, name, kept) for x, name in zip(_compat.bind(q.eqn, values), names, strict=True)]
@@ -60,7 +60,7 @@ def _is_differentiable(x: Any) -> bool:
     return bool(jax.dtypes.issubdtype(jax.typeof(x).dtype, jax.numpy.inexact))
 
 
-def _derivative_reads_results(q: Equation, values: Sequence[Any]) -> bool:
+def _derivative_reads_what_it_makes(q: Equation, values: Sequence[Any]) -> bool:
     if q.name.startswith("custom_vjp"):
         return False  # its residuals are what the user's forward rule returns
     if q.name in ELEMENTWISE | REDUCED:
@@ -68,6 +68,8 @@ def _derivative_reads_results(q: Equation, values: Sequence[Any]) -> bool:
     inexact = tuple(i for i, x in enumerate(values) if _is_differentiable(x))
     if not inexact:
         return False
+    if q.name in DISCRETE:
+        return True  # the order that a sort found, if not its results
     # Networks repeat themselves, and so do several traces of one: rules are asked once for each kind of equation.
     key = _kind(q, values)
     if key is not None and key in _ASKED:
@@ -75,7 +77,6 @@ def _derivative_reads_results(q: Equation, values: Sequence[Any]) -> bool:
     jaxpr = _derivative(q, values, inexact)
     results = jaxpr.outvars[: len(q.outs)]
     answer = any(result is v for eqn in jaxpr.eqns for v in eqn.invars for result in results)
-    answer |= q.name in DISCRETE  # the rule may read more than results: the order that a sort found, say
     if key is not None:
         if len(_ASKED) >= _MOST_ASKED:
             _ASKED.clear()
@@ -123,22 +124,13 @@ def _named_with_rule(q: Equation, values: Sequence[Any], names: Sequence[str | N
             results = named(*primals)
             return results, [_zero_tangent(x) for x in results]
         jaxpr = _derivative(q, primals, moving)
-        name_of = dict(zip(jaxpr.outvars[: len(names)], names, strict=True))
         shared = next(filter(None, names))
-        for eqn in jaxpr.eqns:
-            if eqn.primitive.name in DISCRETE:
-                name_of.update({v: name_of.get(v) or shared for v in eqn.outvars})
-        env: dict[Any, Any] = dict(_compat.constants(jaxpr))
-        env.update(zip(jaxpr.invars, [*primals, *(tangents[i] for i in moving)], strict=True))
-
-        def read(atom: Any) -> Any:
-            return atom.val if isinstance(atom, _compat.Literal) else env[atom]
-
-        for eqn in jaxpr.eqns:
-            for var, result in zip(eqn.outvars, _compat.bind(eqn, [read(v) for v in eqn.invars]), strict=True):
-                env[var] = _name(result, name_of.get(var), kept)
-        results = [read(v) for v in jaxpr.outvars[: len(names)]]
-        moved = iter(map(read, jaxpr.outvars[len(names) :]))
+        name_of = {v: shared for eqn in jaxpr.eqns if eqn.primitive.name in DISCRETE for v in eqn.outvars}
+        name_of.update((v, name) for v, name in zip(jaxpr.outvars, names, strict=False) if name is not None)
+        known = dict(zip(jaxpr.invars, [*primals, *(tangents[i] for i in moving)], strict=True))
+        found = _evaluate(jaxpr, jaxpr.outvars, known, lambda v, x: _name(x, name_of.get(v), kept))
+        moved = iter(found[len(names) :])
+        results = found[: len(names)]
         return results, [next(moved) if _is_differentiable(x) else _zero_tangent(x) for x in results]
 
     named.defjvp(rule, symbolic_zeros=True)
@@ -175,8 +167,10 @@ def _named_beside(q: Equation, values: Sequence[Any], names: Sequence[str | None
     return list(derived(found, list(values)))
 
 
-def _evaluate(jaxpr: Any, wanted: Sequence[Any], known: Mapping[Any, Any]) -> list[Any]:
-    """Values of a jaxpr from others: what only makes those that are known is left out."""
+def _evaluate(
+    jaxpr: Any, wanted: Sequence[Any], known: Mapping[Any, Any], mark: Callable[[Any, Any], Any] = lambda _, x: x
+) -> list[Any]:
+    """Values of a jaxpr from others, each marked when it is made: what only makes those that are known is left out."""
     needed, run = {v for v in wanted if not isinstance(v, _compat.Literal)}, []
     for eqn in reversed(jaxpr.eqns):
         if any(v in needed and v not in known for v in eqn.outvars):
@@ -189,7 +183,7 @@ def _evaluate(jaxpr: Any, wanted: Sequence[Any], known: Mapping[Any, Any]) -> li
 
     for eqn in reversed(run):
         made = zip(eqn.outvars, _compat.bind(eqn, [read(v) for v in eqn.invars]), strict=True)
-        env.update((var, x) for var, x in made if var not in known)
+        env.update((v, mark(v, x)) for v, x in made if v not in known)
     return list(map(read, wanted))
 
 
