@@ -82,7 +82,7 @@ def draw(rows: Sequence[Row]) -> Figure:
     from matplotlib.figure import Figure
 
     shown = [row for row in rows if strategies_of(row)]
-    columns = min(2, len(shown)) or 1
+    columns = min(3, len(shown)) or 1
     lines = -(-len(shown) // columns) or 1
     figure = Figure(figsize=(7.2 * columns, 5.6 * lines), layout="constrained")
     figure.suptitle("Memory against time, every strategy; nearer to the corner is better", fontsize=11)

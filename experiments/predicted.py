@@ -34,6 +34,9 @@ _MODELS: dict[str, dict[str, Any]] = {
 }
 
 
+_LINEAR = 10.0  # percent: errors are drawn to scale up to here, then by their logarithm
+
+
 def points(preset: str, target: str | None) -> list[Point]:
     """Every model, keeping all and under three budgets."""
     models: dict[str, dict[str, Any]]
@@ -111,7 +114,11 @@ def draw(rows: Sequence[Row]) -> Figure:
         share, error = 100 * (k + 0.5) / len(ordered), 100 * (row["result"]["ratio"] - 1)
         right.plot(share, error, style.marker, color=style.color, markersize=5)
     right.axhline(0, color="black", linewidth=0.9, linestyle=":")
-    right.set(xlabel="share of plans (%)", ylabel="compiled over predicted (%)", xlim=(0, 100))
+    right.set(
+        xlabel="share of plans (%)", ylabel=f"compiled over predicted (%), logarithmic beyond {_LINEAR:g} %", xlim=(-2, 102)
+    )
+    right.set_yscale("symlog", linthresh=_LINEAR)
+    right.yaxis.set_major_formatter(lambda value, _: f"{value:+g}" if value else "0")
     right.set_title("Errors in order", fontsize=9.5, loc="left")
     left.set_title("Each plan (dotted: equal)", fontsize=9.5, loc="left")
     tidy(right)
