@@ -3,7 +3,8 @@
 XLA:CPU's fast kernels for dots want their operands in one order of dimensions. Where it sees how an operand was transposed, it
 writes that order at once. Behind a barrier it sees an array of unknown origin in the wrong order: it copies it, transposes the
 copy inside of the dot, and takes a kernel that is several times slower. So such a value waits as it was before the transpose,
-which takes the same memory, and is transposed by the step that reads it.
+which takes the same memory, and is transposed by the step that reads it. So does a gradient that is also summed up, as for a
+bias: it would be written in the transposed order once more than anyone reads it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from jax import lax
 
 from remat_lab.barriers import barrier
 from remat_lab.flatten import Program
+from remat_lab.primitives import REDUCTIONS
 
 Held = tuple[int, Any]
 """A value of a program and its array."""
@@ -35,11 +37,12 @@ def wait(program: Program, tied: Sequence[Held], pending: Sequence[Held]) -> lis
 
 
 def _turn(program: Program, value: int) -> tuple[int, ...] | None:
-    """The transpose that made a value which dots alone read; None for any other."""
+    """The transpose that made a value which only dots, or dots and reductions, read; None for any other."""
     k = program.producer.get(value)
     if k is None or program.equations[k].name != "transpose" or value in [v for v in program.outputs if isinstance(v, int)]:
         return None
-    if any(program.equations[reader].name != "dot_general" for reader in program.readers.get(value, ())):
+    readers = {program.equations[reader].name for reader in program.readers.get(value, ())}
+    if "dot_general" not in readers or not readers <= {"dot_general", *REDUCTIONS}:
         return None
     return tuple(program.equations[k].eqn.params["permutation"])
 
