@@ -15,6 +15,11 @@ from remat_lab.primitives import REDUCTIONS, VIEWS, nbytes
 
 _INDEX_BYTES = 4
 
+# Computed once for each element: a kernel that repeats the result reads it.
+_COSTLY = frozenset(
+    "acos asin atan atan2 cbrt cos cosh div erf exp exp2 expm1 log log1p logistic pow rem rsqrt sin sinh sqrt tan tanh".split()
+)
+
 
 def step_copies(program: Program, equations: Sequence[int]) -> int:
     """Bytes of the copies that a step makes.
@@ -37,7 +42,8 @@ def convolution_copies(eqn: _compat.Equation) -> int:
     """Transposed copies of a convolution's operands and result.
 
     The kernels want batch, space, channels (input and output) and space, input channels, output channels (kernel). The
-    gradient with respect to the kernel contracts over the batch, and so is a convolution in another layout.
+    gradient with respect to the kernel contracts over the batch, and so is a convolution in another layout. That of a depthwise
+    convolution is computed for each pair of channels, of which those of a channel with itself are selected and summed up.
     """
     numbers = eqn.params["dimension_numbers"]
     last = len(numbers.lhs_spec) - 1
@@ -48,8 +54,16 @@ def convolution_copies(eqn: _compat.Equation) -> int:
         nbytes(atom.aval) if _moves(atom.aval, [spec[role] for role in _ranked(order)]) else 0
         for atom, spec, order in zip(atoms, specs, (image, kernel, image), strict=True)
     )
+    groups, (x, gradient, written) = eqn.params["batch_group_count"], [atom.aval for atom in atoms]
+    if groups > 1 and groups == _length(x, numbers.lhs_spec[0]) == _length(gradient, numbers.rhs_spec[0]):
+        pairs = groups * nbytes(written)
+        return max(left + right + pairs, 2 * pairs)
     # The result in its first layout is written while the buffer of the last is free for one of the others.
     return max(left + right, result)
+
+
+def _length(aval: Any, dimension: int) -> int:
+    return int(aval.shape[dimension])
 
 
 def _ranked(order: Sequence[int]) -> list[int]:
@@ -95,12 +109,12 @@ def random_bits_copies(eqn: _compat.Equation) -> int:
 
 
 def _written_operand(program: Program, equations: Sequence[int]) -> int:
-    """What a step writes first, to reduce or join it.
+    """What a step writes first, to reduce, join or repeat it.
 
     Arithmetic is done inside of a reduction's kernel, a selection is not. Joining reads only what was written.
     """
     inside = {v: program.equations[k] for k in equations for v in program.equations[k].outs}
-    largest = 0
+    largest = sum(program.bytes[v] for v, q in inside.items() if _is_costly(q) and _is_repeated_within(program, inside, v))
     for k in equations:
         q = program.equations[k]
         if q.name in REDUCTIONS:
@@ -147,6 +161,25 @@ def _is_repeated_elsewhere(program: Program, value: int, length: int, path: set[
                 seen.update(made)
             elif made or v != value:
                 return True
+    return False
+
+
+def _is_costly(q: Equation) -> bool:
+    return q.name in _COSTLY and not (q.name == "div" and isinstance(q.ins[1], _compat.Literal))
+
+
+def _is_repeated_within(program: Program, inside: Mapping[int, Equation], value: int) -> bool:
+    """Whether a step repeats the elements of a value, or of what little it makes of that first."""
+    length, todo, seen = _elements(program, value), [value], set[int]()
+    while todo:
+        for k in program.readers.get(todo.pop(), ()):
+            q = program.equations[k]
+            if k in seen:
+                continue
+            seen.add(k)
+            if any(o in inside and _elements(program, o) > length > 1 for o in q.outs) and q.name == "broadcast_in_dim":
+                return True
+            todo += [o for o in q.outs if o in inside and _elements(program, o) == length and not _is_costly(q)]
     return False
 
 

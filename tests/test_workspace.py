@@ -40,6 +40,23 @@ def loss_of_convolution(x, kernel):
     return jnp.sum(convolution(x, kernel) ** 2)
 
 
+def gradients_by_group(x, kernel, stride=1):
+    """Of a convolution in as many groups as the kernel has input channels for each of the image's."""
+    groups, dimensions = x.shape[-1] // kernel.shape[2], ("NHWC", "HWIO", "NHWC")
+
+    def loss(x, kernel):
+        strides = (stride, stride)
+        y = lax.conv_general_dilated(x, kernel, strides, "SAME", dimension_numbers=dimensions, feature_group_count=groups)
+        return jnp.sum(y**2)
+
+    return jax.grad(loss, (0, 1))(x, kernel)
+
+
+def halved(x):
+    batch, height, width, channels = x.shape
+    return jnp.sum(x.reshape(batch, height // 2, 2, width // 2, 2, channels).max((2, 4)) ** 2)
+
+
 X = floats(8, 128, 128)
 HEADS = floats(8, 128, 4, 32)
 ATTENTION, ROWS = floats(8, 4, 128, 128), floats(8, 4, 128, 1)
@@ -59,7 +76,16 @@ STEPS = {
         (floats(8, 16, 32, 32), floats(16, 16, 3, 3)),
     ),
     "gradients of a convolution": (jax.grad(loss_of_convolution, (0, 1)), (IMAGE, KERNEL)),
+    "gradients of a depthwise convolution": (gradients_by_group, (IMAGE, floats(3, 3, 1, 16))),
+    "gradients of a depthwise convolution of many channels": (
+        gradients_by_group,
+        (floats(2, 16, 16, 128), floats(3, 3, 1, 128)),
+    ),
+    "gradients of a strided depthwise convolution": (partial(gradients_by_group, stride=2), (IMAGE, floats(3, 3, 1, 16))),
+    "gradients of a depthwise convolution to more channels": (gradients_by_group, (IMAGE, floats(3, 3, 1, 32))),
+    "gradients of a convolution in groups": (gradients_by_group, (IMAGE, floats(3, 3, 4, 16))),
     "gradient of a max pooling": (jax.grad(pooled), (IMAGE,)),
+    "gradient of a maximum of pixels": (jax.grad(halved), (IMAGE,)),
     "reduction": (partial(jnp.sum, axis=(0, 1, 2)), (IMAGE,)),
     "reduction of squares": (lambda x: jnp.sum(x * x, axis=(0, 1, 2)), (IMAGE,)),
     "reduction of a product": (lambda x, y: jnp.sum(x * y, axis=(0, 1, 2)), (IMAGE, IMAGE)),
