@@ -218,7 +218,7 @@ def _step(
     owned = set(owners.values())
     mine = {owners[k] for k in roots if k in owners}
     carried = mine | {i for k in roots for i, _ in traces.get(k, ()) if i not in owned}
-    scratch = sum(kernels[i].kernel.scratch_bytes for i in mine)
+    scratch = [kernels[i].kernel.scratch_bytes for i in mine]
     leaves = {v for v in program.outputs if isinstance(v, int)}
     sizes: dict[int, int] = {}
     for k in roots:
@@ -226,16 +226,16 @@ def _step(
         value = _array_of(program, k, owners.get(k), found)
         if _compat.sub_jaxprs(program.equations[k].eqn):
             continue  # what is filled before a loop are the buffers of its results
-        scratch += sum(result.bytes for i, result in found if result is not value and (i != owners.get(k) or value is not None))
+        scratch += [result.bytes for i, result in found if result is not value and (i != owners.get(k) or value is not None)]
         if value is None or value.bytes <= program.bytes[outs[0]] or _joined(program, k, traces):
             continue
         fixed = program.equations[k].name in FUSIBLE or not leaves.isdisjoint(outs)
         if value.elements > elements(program, outs[0]) and fixed:
-            scratch += value.bytes  # what its reader pads it to, or what the caller's buffer has no room for
+            scratch.append(value.bytes)  # what its reader pads it to, or what the caller's buffer has no room for
         else:
             sizes[outs[0]] = value.bytes  # padded
     moved = sum(kernels[i].kernel.read_bytes + kernels[i].kernel.written_bytes for i in carried)
-    return Step(roots, workspace=scratch, moved_bytes=moved or None, sizes=sizes)
+    return Step(roots, sum(scratch), moved_bytes=moved or None, sizes=sizes, scratch=tuple(filter(None, scratch)))
 
 
 def _array_of(program: Program, k: int, owner: int | None, found: Sequence[tuple[int, Result]]) -> Result | None:

@@ -48,10 +48,11 @@ def predict(fused: Fused, schedule: Schedule, plain: Fused) -> Predicted:
     """
     graph, order = fused.graph, schedule.order
     result = simulate(graph, schedule)
+    scratch = {v: group.scratch for v, group in fused.groups.items() if group.scratch}
     once, flops = plain.flops(plain.graph.steps), fused.flops(order)
     return Predicted(
         peak_bytes=result.peak,
-        temp_bytes=place(graph, lend(graph, schedule).left, overwrites(fused)).total,
+        temp_bytes=place(graph, lend(graph, schedule).left, overwrites(fused), scratch).total,
         total_bytes=result.peak_total,
         keep_all_peak_bytes=keep_all_peak(plain.graph),
         flops=flops,

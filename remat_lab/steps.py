@@ -26,6 +26,7 @@ class Group:
         reads: the written values, arguments and constants that it reads.
         flops: of all its equations.
         moved_bytes: bytes read and written.
+        scratch: bytes of each array that it needs only while it runs; empty where no more than their sum is known.
     """
 
     root: int
@@ -34,6 +35,7 @@ class Group:
     reads: tuple[int, ...]
     flops: float
     moved_bytes: int
+    scratch: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,12 +78,14 @@ class Step:
         workspace: bytes needed only while it runs.
         moved_bytes: bytes that it reads and writes; None to take those of its values.
         sizes: bytes of values that take other than their type's (padding).
+        scratch: the arrays that its workspace is made of, where they are known.
     """
 
     roots: tuple[int, ...]
     workspace: int = 0
     moved_bytes: int | None = None
     sizes: Mapping[int, int] = field(default_factory=dict)
+    scratch: tuple[int, ...] = ()
 
 
 def assemble(program: Program, steps: Sequence[Step], *, primal_outputs: int, cost: CostRule) -> Fused:
@@ -199,6 +203,7 @@ def _group(program: Program, written: Sequence[bool], step: Step, again: Mapping
         reads=reads,
         flops=sum(costs.flops(program.equations[k].eqn) for k in equations),
         moved_bytes=sum(program.bytes[v] for v in (*reads, *values)) if moved is None else moved,
+        scratch=step.scratch,
     )
 
 

@@ -4,8 +4,8 @@ The bytes live at once are what a schedule needs at least. A compiler gives each
 may be too small, or too scattered, for what comes next. The rules are those of XLA's buffer assignment: values are placed by
 decreasing size, those of one size by decreasing duration, each into the smallest gap that is large enough beside whatever is
 placed already and live at the same time, at its lowest address; where there is none, at the end. A result that may be written
-over an operand takes the place of one that dies there. A workspace is made of copies of what its step reads and writes: it is
-placed in pieces no larger than these.
+over an operand takes the place of one that dies there. A workspace is placed in the arrays that it is made of; where they are
+not known, they are copies of what its step reads and writes: no piece is larger than these.
 
 This is dynamic storage allocation by best fit, and a prediction, not a bound: XLA also has small values of its own, and which
 of two equal values comes first may decide about one more of their size.
@@ -38,7 +38,12 @@ class Placement:
     places: tuple[tuple[Span, int], ...]
 
 
-def place(graph: Graph, spans: Sequence[Span], overwrites: Mapping[int, Collection[int]] | None = None) -> Placement:
+def place(
+    graph: Graph,
+    spans: Sequence[Span],
+    overwrites: Mapping[int, Collection[int]] | None = None,
+    scratch: Mapping[int, Sequence[int]] | None = None,
+) -> Placement:
     """Places temporaries.
 
     Time grows with the square of their number, 20,000 taking about a second.
@@ -47,8 +52,9 @@ def place(graph: Graph, spans: Sequence[Span], overwrites: Mapping[int, Collecti
         graph: what is scheduled.
         spans: temporaries of one schedule, such as `lend` leaves.
         overwrites: for a value, those which its step reads and which it may be written over; nothing else is read there.
+        scratch: for the node of a workspace, the bytes of each array in it, if they are known.
     """
-    chains = sorted(_chains(list(_pieces(graph, spans)), overwrites or {}), key=lambda c: (-c.size, -c.duration))
+    chains = sorted(_chains(list(_pieces(graph, spans, scratch or {})), overwrites or {}), key=lambda c: (-c.size, -c.duration))
     used = _Used(sum(len(chain.spans) for chain in chains))
     places: list[tuple[Span, int]] = []
     for chain in chains:
@@ -116,10 +122,14 @@ class _Used:
         self.total = max(self.total, at + chain.size)
 
 
-def _pieces(graph: Graph, spans: Sequence[Span]) -> Iterator[Span]:
+def _pieces(graph: Graph, spans: Sequence[Span], scratch: Mapping[int, Sequence[int]]) -> Iterator[Span]:
     for span in spans:
         if not span.workspace:
             yield span
+            continue
+        known = scratch.get(span.node, ())
+        if sum(known) == span.size:
+            yield from (replace(span, size=size) for size in known)
             continue
         sizes = (graph.nodes[v].size for v in (*graph.nodes[span.node].deps, *graph.written(span.node)))
         piece, left = max(sizes, default=0) or span.size, span.size

@@ -50,7 +50,7 @@ def test_each_kernel_is_a_step_with_its_traffic_and_scratch():
     dot, total = named(program, "dot_general", "reduce_sum")
     kernels = [kernel((dot, ALL), scratch=1000, moved=(512, 256)), kernel((total, 1), reads=[dot], moved=(256, 4))]
     first, second = steps_of(program, kernels, len(program.equations))
-    assert (first.roots, first.workspace, first.moved_bytes, first.sizes) == ((dot,), 1000, 768, {})
+    assert (first.roots, first.workspace, first.scratch, first.moved_bytes, first.sizes) == ((dot,), 1000, (1000,), 768, {})
     assert (second.roots, second.workspace, second.moved_bytes) == ((total,), 0, 260)
 
 

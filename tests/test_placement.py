@@ -55,6 +55,11 @@ def test_a_workspace_lies_in_pieces_as_large_as_what_its_step_reads_and_writes()
     found = place(graph, lend(graph, schedule).left)
     assert sorted(span.size // UNIT for span, _ in found.places if span.workspace) == [1, 2, 2]
     assert found.total == simulate(graph, schedule).peak == 8 * UNIT
+    for arrays in ((4 * UNIT, UNIT), (UNIT, UNIT, 3 * UNIT)):
+        known = place(graph, lend(graph, schedule).left, scratch={1: arrays})
+        assert sorted(span.size for span, _ in known.places if span.workspace) == sorted(arrays)
+    unknown = place(graph, lend(graph, schedule).left, scratch={1: (4 * UNIT,)})  # of another measurement
+    assert unknown == found
 
 
 def test_a_chain_of_values_written_over_each_other_takes_one_place() -> None:
