@@ -28,7 +28,7 @@ from remat_lab.profile_timer import Timing, compile_step, time_steps
 from remat_lab.targets import Target, as_target
 from solvers.graph import Graph
 
-_FORMAT = "3"  # of keys and files: what was measured another way is not read
+_FORMAT = "4"  # of keys and files: what was measured another way is not read
 
 Report = Callable[[str, int, int], None]
 """Called with what is being done, how many parts of it are done, and how many there are."""

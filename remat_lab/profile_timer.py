@@ -6,10 +6,9 @@ memory are in place, then timed, and everything is freed before the next step: n
 A run writes its results over those of the run before (donated buffers): in a program their memory is there already, where alone
 each run would have it mapped and cleared by the system anew, one page after another.
 
-In a training step some of what a step reads was written just before (the gradient that comes from above) and some long before
-(what was kept for the backward pass), where alone it would find all of it near. So it is timed both ways, with the caches as
-the last run left them and filled with something else, and charged the mean. What an empty program takes is subtracted, and the
-median over rounds is the result.
+Before a step, a training step has just run others: the threads of the device are awake. Alone, waking them takes as long as a
+small step. So runs are queued one behind the other, and what a longer queue takes beyond one of a single run is divided among
+them. What an empty program takes in such a queue is subtracted, and the median over rounds is the result.
 """
 
 from __future__ import annotations
@@ -28,10 +27,9 @@ from remat_lab.measure import Compiled, compile_jitted
 from remat_lab.profile_step import StepProgram
 from remat_lab.targets import Target, as_target
 
-_RUNS = 3  # timed runs of a step in a round for each state of the caches, of which the fastest counts
-_LAUNCHES = 5  # of the empty program in a round: the middle one, as cold code makes them differ by more than a small step takes
-_EVICTING_BYTES = 64 << 20  # written to fill the caches
-_LEAST = 0.1  # a step takes at least this part of what was timed: an empty program may be no quicker than it
+_QUEUED = 6  # runs in the longer queue beyond the first
+_TRIES = 3  # of each queue in a round, of which the fastest counts
+_LEAST = 0.1  # of what was timed a step takes at least this part: an empty program, or a single run, may be no quicker
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +76,13 @@ def time_steps(
         rounds: how often each is visited.
         progress: called with the number of rounds done and of all rounds.
     """
-    evict = _evictor()
     number = [jax.ShapeDtypeStruct((), jnp.float32)]
     empty = _Run(_overwriting(lambda x: [x + 1], Target.present()).lower(number, number).compile(), *_arrays(number, number))
     samples: list[list[float]] = [[] for _ in steps]
     for done in range(rounds):
-        launch = statistics.median(_time(empty, evict) for _ in range(_LAUNCHES))
+        launch = _time(empty)
         for (step, program), found in zip(steps, samples, strict=True):
-            whole = _time(_Run(program.executable, *_arrays(step.results, step.inputs, seed=done)), evict)
+            whole = _time(_Run(program.executable, *_arrays(step.results, step.inputs, seed=done)))
             found.append(max(whole - launch, _LEAST * whole))
         if progress is not None:
             progress(done + 1, rounds)
@@ -121,17 +118,6 @@ def _implementation(shape: jax.ShapeDtypeStruct) -> Any:
     return found[0]
 
 
-def _evictor() -> Callable[[], None]:
-    """Something to do before a timed run: it writes as much on the device as its caches hold, in memory of its own."""
-    write = jax.jit(lambda x: x + 1, donate_argnums=0)
-    held = [jax.block_until_ready(write(jnp.zeros(_EVICTING_BYTES // 4, jnp.float32)))]
-
-    def evict() -> None:
-        held[0] = jax.block_until_ready(write(held[0]))
-
-    return evict
-
-
 class _Run:
     """A compiled step and its arrays.
 
@@ -143,10 +129,12 @@ class _Run:
         self.results = results
         self._executable, self._arrays = executable, arrays
 
-    def seconds(self) -> float:
-        """Runs it once."""
+    def seconds(self, runs: int = 1) -> float:
+        """Runs it so many times, each queued behind the one before."""
         start = time.perf_counter()
-        self.results = jax.block_until_ready(self._executable(self.results, self._arrays))
+        for _ in range(runs):
+            self.results = self._executable(self.results, self._arrays)
+        jax.block_until_ready(self.results)
         return time.perf_counter() - start
 
 
@@ -157,18 +145,12 @@ def _arrays(
     return made[: len(results)], made[len(results) :]
 
 
-def _time(run: _Run, evict: Callable[[], None]) -> float:
-    """Seconds of a run: the mean of the fastest of a few with the caches filled with something else, and of a few without.
-
-    One run before is not timed.
-    """
-    run.seconds()
-    far = near = float("inf")
-    for _ in range(_RUNS):
-        evict()
-        far = min(far, run.seconds())
-        near = min(near, run.seconds())
-    return (far + near) / 2
+def _time(run: _Run) -> float:
+    """Seconds of a run behind others. One queue before is not timed."""
+    run.seconds(2)
+    tries = [(run.seconds(), run.seconds(1 + _QUEUED)) for _ in range(_TRIES)]
+    single, several = map(min, zip(*tries, strict=True))
+    return max(several - single, _LEAST * several) / _QUEUED
 
 
 def _timing(found: Sequence[float]) -> Timing:
