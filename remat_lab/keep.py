@@ -15,7 +15,7 @@ from typing import Any
 import jax
 from jax.ad_checkpoint import Offloadable, Recompute, Saveable, checkpoint_name
 
-from remat_lab import _compat
+from remat_lab import _compat, _compat_refs
 from remat_lab.errors import InvalidArgument
 from remat_lab.primitives import VIEWS
 
@@ -158,4 +158,4 @@ def _tagged_bodies(eqn: Any, inner: list[tuple[Path, Any]], classes: _Aliases) -
 
 def _nameable(value: Any) -> bool:
     dtype = getattr(jax.typeof(value), "dtype", None)
-    return dtype is not None and not jax.dtypes.issubdtype(dtype, jax.dtypes.extended) and not _compat.is_ref(value)
+    return dtype is not None and not jax.dtypes.issubdtype(dtype, jax.dtypes.extended) and not _compat_refs.is_ref(value)

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.ad_checkpoint import checkpoint_policies
 
-from remat_lab import _compat
+from remat_lab import _compat, _compat_refs
 from remat_lab.checkpointing import Plans, planned_checkpoint
 from remat_lab.errors import InvalidArgument, UnsupportedEffect
 from remat_lab.keep import KEPT, CheckedPolicy, SaveNamed, keep_all_but
@@ -127,7 +127,7 @@ def run(
     if options.policy is not None:
         CheckedPolicy(options.policy).probe(jaxpr)
     operands = [*jaxpr.consts, *values]
-    if any(map(_compat.is_ref, operands)):
+    if any(map(_compat_refs.is_ref, operands)):
         outputs = _run_with_refs(options, jaxpr, operands, name, plans)
     else:
         outputs = _recomputed(options, jaxpr, jaxpr.consts, plans)(*values)
@@ -196,7 +196,7 @@ def _recomputed(options: Options, jaxpr: Any, consts: Sequence[Any], plans: Plan
 
 def _run_with_refs(options: Options, jaxpr: Any, operands: Sequence[Any], name: str, plans: Plans) -> list[Any]:
     """Mutable references are read before the region and written after it, so that recomputation touches none of them."""
-    pure, positions, written = _compat.refs_to_values(jaxpr)
+    pure, positions, written = _compat_refs.refs_to_values(jaxpr)
     refs = [operands[i] for i in positions]
     if len(set(map(id, refs))) < len(refs):
         raise InvalidArgument(f"{name} gets the same Ref twice, as an argument or from around it: pass it once")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from remat_lab import _compat
+from remat_lab import _compat, _compat_refs
 from remat_lab.primitives import COLLECTIVES, DISCRETE, RANDOM, UNREPEATABLE, forbids_replay
 
 
@@ -44,4 +44,4 @@ def classify(eqn: _compat.Equation) -> Replay:
 
 
 def _touches_reference(eqn: _compat.Equation) -> bool:
-    return any(_compat.is_ref_type(v.aval) for v in (*eqn.invars, *eqn.outvars))
+    return any(_compat_refs.is_ref_type(v.aval) for v in (*eqn.invars, *eqn.outvars))
