@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -160,9 +161,10 @@ class Emitter:
                 env = dict(zip(reads, values, strict=True))
                 for k in range(layer.start, layer.stop):
                     self._equation(k, env)
-                self._hold_back(reads, writes, env)
+                self._hold_back(reads, made, env)
                 return [env[v] for v in writes]
 
+            made, writes = writes, (*writes, *self._passed(layer, reads))
             self._regions[id(layer)] = (jax.checkpoint(body, policy=self.layout.layer_policy), reads, writes)
         return self._regions[id(layer)]
 
@@ -176,7 +178,8 @@ class Emitter:
                 self._inside(region, env)
                 return [env[v] for v in writes]
 
-            self._regions[id(region)] = (jax.checkpoint(body, policy=self.layout.policy_of(writes)), reads, writes)
+            policy, writes = self.layout.policy_of(writes), (*writes, *self._passed(region, reads))
+            self._regions[id(region)] = (jax.checkpoint(body, policy=policy), reads, writes)
         return self._regions[id(region)]
 
     def _interface(self, region: Region) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -188,6 +191,15 @@ class Emitter:
         inside = set(made)
         reads = tuple(dict.fromkeys(v for q in equations for v in q.reads if v not in inside))
         return reads, tuple(o for o in made if self.last_read.get(o, -1) >= region.stop or o in shown)
+
+    def _passed(self, region: Region, reads: Sequence[int]) -> tuple[int, ...]:
+        """Values that a region reads more than once and passes on to later readers, so that gradients are summed as in JAX.
+
+        There each reader's gradient is added to the sum of all later ones'. A region would first sum up the gradients inside of
+        it: the same numbers, added in another order.
+        """
+        uses = Counter(v for q in self.program.equations[region.start : region.stop] for v in q.ins if isinstance(v, int))
+        return tuple(v for v in reads if uses[v] > 1 and self._is_inexact(v) and self.last_read[v] >= region.stop)
 
     def _equation(self, k: int, env: dict[int, Any]) -> None:
         q = self.program.equations[k]

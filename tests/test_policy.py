@@ -27,22 +27,32 @@ SLOW = {"unet", "transformer", "resnet", "dropout_mlp"}
 CASES = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in NAMES]
 
 # Fusions other than plain JAX's round differently, relative to each leaf's largest element; the others are bitwise equal.
-ROUNDING = {"custom_jvp": 1e-7, "integers": 1e-7, "tied embeddings": 1e-6, "transformer": 1e-5}
+ROUNDING = {"integers": 1e-7, "tied embeddings": 1e-7, "resnet": 2e-6}
+
+# XLA subtracts a mean before it is time to, and writes a product of rows beside what it makes of them: the plan counts neither.
+ABOVE = {"unet": 1.02}
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_gradients_are_those_of_plain_jax(name):
     made = case(name)
     assert planned(name).policy_plan.extra_flops_ratio > 0
-    expected, found = (_without_key_biases(step.call(*made.args)) for step in (plain(name), compiled(name)))
-    difference = largest_difference(expected, found)
+    difference = largest_difference(*(step.call(*made.args) for step in (plain(name), compiled(name))))
     assert difference.relative <= ROUNDING.get(name, 0.0), str(difference)
 
 
-def _without_key_biases(results):
-    """Softmax does not see a key's bias: in exact arithmetic its gradient is zero, and what is left of it is rounding."""
-    found = jax.tree.leaves_with_path(results)
-    return [leaf for path, leaf in found if not jax.tree_util.keystr(path).endswith("['key']['bias']")]
+@pytest.mark.parametrize("name", CASES)
+def test_every_operation_of_plain_jax_is_done_on_the_same_numbers_in_the_same_order(name):
+    """Each operation run by itself, not fused, all is equal bit for bit: gradients are summed in their order, too."""
+    made = case(name)
+    difference = largest_difference(*(_one_by_one(made.grad(fun), made.args) for fun in (made.loss, planned(name).apply())))
+    assert difference.bitwise, str(difference)
+
+
+def _one_by_one(fun, args):
+    jaxpr = jax.make_jaxpr(fun)(*args)
+    with jax.disable_jit():
+        return jax.core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *jax.tree.leaves(args))
 
 
 def _checkpointed(region: Region) -> list[Region]:
@@ -109,8 +119,18 @@ def test_the_planned_work_is_that_of_the_program(name):
 @pytest.mark.skipif(bool(os.environ.get("JAX_REMAT3")), reason="regions under JAX_REMAT3 compute all that they hold at once")
 @pytest.mark.parametrize("name", CASES)
 def test_the_compiled_program_is_within_the_budget_without_the_promise(name):
-    assert planned(name).policy_plan.peak_bytes <= planned(name).policy_plan.budget_bytes
-    assert compiled(name).temp_bytes <= planned(name).policy_plan.budget_bytes
+    found = planned(name).policy_plan
+    assert found.peak_bytes <= found.budget_bytes
+    assert compiled(name).temp_bytes <= ABOVE.get(name, 1) * found.budget_bytes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ABOVE)
+def test_the_promise_holds_a_budget_that_the_prediction_misses(name):
+    made = case(name)
+    plan = rl.plan(made.loss, *made.args, budget=made.budget, solver="greedy", **made.options)
+    step = compile_program(made.grad(plan.apply()), *made.args, compiler_options=plan.compiler_options)
+    assert step.temp_bytes <= plan.policy_plan.budget_bytes == planned(name).policy_plan.budget_bytes
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if isinstance(name, str)])
@@ -160,10 +180,13 @@ def test_the_compiled_size_of_a_resnet_is_the_planned_peak(budget):
     if limit is not None:
         assert max(temp, found.peak_bytes) <= limit
         return
-    # What is beyond policies: an exact schedule of the same step needs a third less.
+    # What policies cannot express: an exact schedule of the same step gets by with less, as compiled.
+    with pytest.raises(rl.InfeasibleBudget) as caught:
+        _policy(plan, 1000)
+    assert caught.value.minimum == found.peak_bytes
     with pytest.raises(rl.InfeasibleBudget) as caught:
         rl.plan(made.loss, *made.args, budget=1000, solver="greedy", has_aux=True)
-    assert caught.value.minimum < 0.75 * found.peak_bytes
+    assert caught.value.minimum < min(temp, found.peak_bytes)
 
 
 @pytest.mark.skipif(bool(os.environ.get("JAX_REMAT3")), reason="regions under JAX_REMAT3 compute all that they hold at once")
