@@ -180,7 +180,7 @@ def test_interrupt_returns_the_best_so_far() -> None:
         if math.isfinite(progress.cost):
             raise KeyboardInterrupt
 
-    found = intervals.solve(graph, budget, Options(time_limit=60, workers=1, progress=interrupt))
+    found = intervals.solve(graph, budget, Options(time_limit=600, workers=1, progress=interrupt))
     assert found.status is Status.INTERRUPTED
     assert found.peak <= budget
     assert found.cost >= found.lower_bound
