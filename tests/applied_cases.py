@@ -180,3 +180,10 @@ def plain(name: str) -> Compiled:
 def program_of(fun: Callable[..., Any], *args: Any) -> Program:
     """A traced function, flat, with all recomputation as written."""
     return flatten(jax.make_jaxpr(fun)(*args), merge=False)
+
+
+def one_by_one(fun: Callable[..., Any], *args: Any) -> list[Any]:
+    """Results of a function whose operations run one by one: no compiler fuses them or adds in another order."""
+    jaxpr = jax.make_jaxpr(fun)(*args)
+    with jax.disable_jit():
+        return jax.core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *jax.tree.leaves(args))

