@@ -10,17 +10,14 @@ it as written.
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from remat_lab import _compat
 from remat_lab.flatten import Program
-from remat_lab.kernel_tags import Result, TaggedKernel, tagged_kernels
+from remat_lab.kernel_arrays import Traces, arrays_of, step_of
+from remat_lab.kernel_tags import Result, TaggedKernel, elements, tagged_kernels
 from remat_lab.primitives import FUSIBLE, IN_PLACE, REDUCTIONS, forbids_replay
 from remat_lab.steps import CostRule, Fused, Step, assemble, base_values, closure, is_view, last_primal_equation
 from remat_lab.targets import Target
-
-Traces = dict[int, list[tuple[int, Result]]]
 
 _NEAR = 16  # equations that are searched for what became of one of them
 
@@ -61,13 +58,14 @@ def steps_of(program: Program, kernels: Sequence[TaggedKernel], last_primal: int
     steps += [(k,) for k in _missing(program, written)]
     halves = [tuple(k for k in group if (k <= last_primal) == side) for group in steps for side in (True, False)]
     ordered = _ordered(program, written, [half for half in halves if half])
-    return [_step(program, group, owners, kernels, traces) for group in ordered]
+    arrays = arrays_of(program, kernels, traces, owners)
+    return [step_of(program, group, arrays) for group in ordered]
 
 
 def _traces(program: Program, kernels: Sequence[TaggedKernel]) -> Traces:
     """For each equation the arrays that carry its tag, with the kernels that write them."""
     base, readers = base_values(program), program.readers
-    found: Traces = {}
+    found: dict[int, list[tuple[int, Result]]] = {}
     for i, kernel in enumerate(kernels):
         for result in kernel.results:
             k = result.equation
@@ -209,61 +207,3 @@ def _ordered(program: Program, written: Sequence[bool], steps: Iterable[tuple[in
             return [pending[s] for s in done]
         stuck = set(range(len(pending))) - set(done)
         pending = [pending[s] for s in done] + [part for s in stuck for part in ((k,) for k in pending[s])]
-
-
-def _step(
-    program: Program, roots: tuple[int, ...], owners: Mapping[int, int], kernels: Sequence[TaggedKernel], traces: Traces
-) -> Step:
-    """The step with the traffic and work space of all kernels that carry its tags."""
-    owned = set(owners.values())
-    mine = {owners[k] for k in roots if k in owners}
-    carried = mine | {i for k in roots for i, _ in traces.get(k, ()) if i not in owned}
-    scratch = [kernels[i].kernel.scratch_bytes for i in mine]
-    leaves = {v for v in program.outputs if isinstance(v, int)}
-    sizes: dict[int, int] = {}
-    for k in roots:
-        found, outs = traces.get(k, ()), program.equations[k].outs
-        value = _array_of(program, k, owners.get(k), found)
-        if _compat.sub_jaxprs(program.equations[k].eqn):
-            continue  # what is filled before a loop are the buffers of its results
-        scratch += [result.bytes for i, result in found if result is not value and (i != owners.get(k) or value is not None)]
-        if value is None or value.bytes <= program.bytes[outs[0]] or _joined(program, k, traces):
-            continue
-        fixed = program.equations[k].name in FUSIBLE or not leaves.isdisjoint(outs)
-        if value.elements > elements(program, outs[0]) and fixed:
-            scratch.append(value.bytes)  # what its reader pads it to, or what the caller's buffer has no room for
-        else:
-            sizes[outs[0]] = value.bytes  # padded
-    moved = sum(kernels[i].kernel.read_bytes + kernels[i].kernel.written_bytes for i in carried)
-    return Step(roots, sum(scratch), moved_bytes=moved or None, sizes=sizes, scratch=tuple(filter(None, scratch)))
-
-
-def _array_of(program: Program, k: int, owner: int | None, found: Sequence[tuple[int, Result]]) -> Result | None:
-    """The array that is the only result of an equation, if one is: of its owner, or of another kernel if that has its size.
-
-    A product or sum in stages has larger arrays before it.
-    """
-    if len(program.equations[k].outs) != 1:
-        return None
-    own = elements(program, program.equations[k].outs[0])
-    ranked = sorted(found, key=lambda pair: (pair[1].elements != own, pair[0] != owner))
-    return next((result for i, result in ranked if result.elements == own or i == owner), None)
-
-
-def _joined(program: Program, k: int, traces: Traces) -> bool:
-    """Whether the array of a dot also holds the results of other dots of its operands, which have no kernels of their own.
-
-    Steps are dots apart, so that each of them is charged for its own result only.
-    """
-    q = program.equations[k]
-    if q.name != "dot_general":
-        return False
-    readers, own = program.readers, elements(program, q.outs[0])
-    beside = {c for v in q.reads for c in readers[v] if program.equations[c].name == "dot_general" and c not in traces}
-    extra = max(result.elements - own for _, result in traces[k])
-    return bool(beside) and extra <= sum(elements(program, program.equations[c].outs[0]) for c in beside)
-
-
-def elements(program: Program, value: int) -> int:
-    """How many elements a value has."""
-    return math.prod(getattr(program.avals[value], "shape", ()))

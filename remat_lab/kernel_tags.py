@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -45,11 +45,18 @@ class TaggedKernel:
         kernel: its traffic.
         results: what it writes.
         reads: the equations whose results it reads.
+        taken: the arrays that other kernels write and it reads.
     """
 
     kernel: Kernel
     results: tuple[Result, ...]
     reads: frozenset[int]
+    taken: tuple[Result, ...] = ()
+
+
+def elements(program: Program, value: int) -> int:
+    """How many elements a value has."""
+    return math.prod(getattr(program.avals[value], "shape", ()))
 
 
 def tagged_kernels(program: Program, target: Target) -> list[TaggedKernel]:
@@ -75,24 +82,37 @@ def tagged_kernels(program: Program, target: Target) -> list[TaggedKernel]:
 
     shapes = [_compat.shape_of(program.avals[v]) for v in arguments]
     compiled = compile_program(tagged, *shapes, target=target, compiler_options=target.compiler_options)
-    return list(_read(parse(compiled.executable.as_text())))
+    return list(kernels_of(parse(compiled.executable.as_text())))
 
 
-def _read(module: Module) -> Iterator[TaggedKernel]:
+def kernels_of(module: Module) -> Iterator[TaggedKernel]:
+    """The kernels of a program whose equations are tagged, in order."""
     body = module.computations[module.entry]
-    tags: dict[str, list[int | None]] = {}
+    arrays: dict[str, list[Result]] = {}
     for i in body.instructions:
         if i.opcode == "get-tuple-element":
-            found, index = tags.get(i.operands[0], []), int(i.attribute(r"index=(\d+)") or 0)
-            tags[i.name] = found[index : index + 1]
-        elif i.opcode in NOT_KERNELS:
-            tags[i.name] = [tag for name in i.operands for tag in tags.get(name, [])]
-        else:
-            written = _results(module, i)
-            reads = frozenset(tag for name in i.operands for tag in tags.get(name, []) if tag is not None)
-            tags[i.name] = [tag for tag, _ in written]
-            results = tuple(Result(tag, array.bytes, math.prod(array.dims)) for tag, array in written if array.bytes)
-            yield TaggedKernel(kernel_of(module, body, i), results, reads)
+            found, index = arrays.get(i.operands[0], []), int(i.attribute(r"index=(\d+)") or 0)
+            arrays[i.name] = found[index : index + 1]
+            continue
+        taken = [array for name in i.operands for array in arrays.get(name, [])]
+        if i.opcode in NOT_KERNELS:
+            arrays[i.name] = taken
+            continue
+        written = [Result(tag, array.bytes, math.prod(array.dims)) for tag, array in _results(module, i)]
+        reads = frozenset(array.equation for array in taken if array.equation is not None)
+        if len(reads) == len(written) == 1 and written[0].equation is None and _leaves(body, i):
+            written = [replace(written[0], equation=min(reads))]  # a result in the layout that the caller wants
+        arrays[i.name] = written
+        results = tuple(array for array in written if array.bytes)
+        yield TaggedKernel(kernel_of(module, body, i), results, reads, tuple({id(array): array for array in taken}.values()))
+
+
+def _leaves(body: Computation, i: Instruction) -> bool:
+    """Whether an instruction's result leaves the program and is read nowhere in it."""
+    users = body.users.get(i.name, [])
+    while len(users) == 1 and users[0].opcode == "bitcast":
+        users = body.users.get(users[0].name, [])
+    return [user.opcode for user in users] == ["tuple"] and users[0].is_root
 
 
 def _results(module: Module, i: Instruction) -> list[tuple[int | None, Array]]:

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from jax import lax
 
 from remat_lab.flatten import flatten
+from remat_lab.hlo import parse
 from remat_lab.kernel_fuse import steps_of
-from remat_lab.kernel_tags import Result, TaggedKernel
+from remat_lab.kernel_tags import Result, TaggedKernel, kernels_of
 from remat_lab.kernels import Kernel
 from remat_lab.steps import assemble, base_values, closure, is_view
 
@@ -26,10 +27,11 @@ def program_of(fun, *args):
     return flatten(jax.make_jaxpr(fun)(*args))
 
 
-def kernel(*results, reads=(), scratch=0, moved=(0, 0)):
-    """A kernel that writes arrays of float32: (equation, elements) each."""
+def kernel(*results, reads=(), scratch=0, moved=(0, 0), taken=()):
+    """A kernel that writes arrays of float32: (equation, elements) each; `taken` are others whose arrays it reads."""
     made = tuple(Result(equation, 4 * elements, elements) for equation, elements in results)
-    return TaggedKernel(Kernel("k", "fusion", *moved, scratch_bytes=scratch), made, frozenset(reads))
+    arrays = tuple(array for other in taken for array in other.results)
+    return TaggedKernel(Kernel("k", "fusion", *moved, scratch_bytes=scratch), made, frozenset(reads), arrays)
 
 
 def named(program, *names):
@@ -142,12 +144,62 @@ def test_what_is_padded_for_its_reader_is_work_space():
     assert (first.roots, first.sizes, first.workspace) == ((sine, tangent), {}, 4 * BYTES)
 
 
+def test_what_is_written_for_a_reader_is_work_space_of_each_reader():
+    program = program_of(lambda x, w: (jnp.sin(x) @ w, w @ jnp.sin(x)), SQUARE, SQUARE)
+    sine, first, second = 0, 1, 2
+    padded, turned = kernel((sine, 4 * ALL)), kernel((None, ALL))
+    kernels = [padded, turned, kernel((first, ALL), taken=[padded, turned]), kernel((second, ALL), taken=[padded])]
+    steps = steps_of(program, kernels, len(program.equations))
+    assert [step.roots for step in steps] == [(sine,), (first,), (second,)]
+    assert [sorted(step.scratch) for step in steps] == [[], [BYTES, 4 * BYTES], [4 * BYTES]]
+    assert [step.workspace for step in steps] == [0, 5 * BYTES, 4 * BYTES]
+
+
+def test_results_of_one_equation_in_kernels_of_their_own_are_no_work_space():
+    program = program_of(lambda x: [jnp.sin(part) for part in lax.split(x, (4, 4))], SQUARE)
+    (split,) = named(program, "split")
+    (step, *_) = steps_of(program, [kernel((split, ALL // 2)), kernel((split, ALL // 2))], len(program.equations))
+    assert (step.roots, step.workspace) == ((split,), 0)
+    (step, *_) = steps_of(program, [kernel((split, ALL // 2))] * 2 + [kernel((split, ALL))], len(program.equations))
+    assert step.workspace == BYTES  # of no size that a result has
+
+
+def test_what_only_leaves_is_a_result_and_what_is_read_was_made_for_its_reader():
+    text = """
+ENTRY %main (x: f32[8,8]) -> (f32[8,8], f32[8,8]) {
+  %x = f32[8,8]{1,0} parameter(0)
+  %dot = f32[8,8]{0,1} dot(%x, %x), metadata={op_name="jit(f)/eqn0_/dot_general"}
+  %wanted = f32[8,8]{1,0} copy(%dot)
+  %turned = f32[8,8]{1,0} copy(%dot)
+  %sine = f32[8,8]{1,0} sine(%turned), metadata={op_name="jit(f)/eqn1_/sin"}
+  ROOT %both = (f32[8,8]{1,0}, f32[8,8]{1,0}) tuple(%wanted, %sine)
+}
+"""
+    dot, wanted, turned, sine = kernels_of(parse(text))
+    assert [[array.equation for array in k.results] for k in (dot, wanted, turned, sine)] == [[0], [0], [None], [1]]
+    assert sine.taken == turned.results
+    assert turned.taken == wanted.taken == dot.results
+    program = program_of(lambda x: (lambda y: (y, jnp.sin(y)))(x @ x), SQUARE)
+    first, second = steps_of(program, [dot, wanted, turned, sine], len(program.equations))
+    assert (first.workspace, second.workspace) == (BYTES, BYTES)
+
+
 def test_what_is_filled_before_a_loop_are_the_buffers_of_its_results():
     program = program_of(lambda x: lax.scan(lambda c, _: (jnp.sin(c), c), x, None, length=3), SQUARE)
     (scan,) = named(program, "scan")
     filled, loop = kernel((scan, 3 * ALL)), kernel((scan, ALL), (scan, 3 * ALL))
     (step,) = steps_of(program, [filled, loop], len(program.equations))
     assert (step.roots, step.workspace, step.sizes) == ((scan,), 0, {})
+
+
+def test_results_of_a_loop_are_as_large_as_they_are_laid_out():
+    program = program_of(lambda x: lax.scan(lambda c, _: (jnp.sin(c), c), x, None, length=3), SQUARE)
+    (scan,) = named(program, "scan")
+    carry, stack = (Result(scan, 4 * BYTES * n, ALL * n) for n in (1, 3))  # rows of 8 padded to 32
+    kernels = [TaggedKernel(Kernel("loop", "while", 0, 0), (carry, stack), frozenset())]
+    (step,) = steps_of(program, kernels, len(program.equations))
+    assert sorted(step.sizes.values()) == [4 * BYTES, 12 * BYTES]
+    assert step.workspace == 0
 
 
 @pytest.mark.parametrize(
