@@ -84,8 +84,9 @@ def _kinds(aval):
     return [(aval.shape, aval.dtype)]
 
 
-# Of layouts that are asked for on the CPU only, and of gradients that are known to be one or zero.
-UNPLANNED = frozenset("add_any broadcast_in_dim cond div mul pad platform_index stop_gradient".split())
+LAYOUTS = frozenset({"cond", "platform_index"})  # asked for where the program runs, not where it is planned
+# Plans have a gradient for each result; what is returned beside the loss has none here, and nothing is computed from it.
+BESIDE = frozenset("add_any broadcast_in_dim div mul pad stop_gradient".split())
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -95,7 +96,8 @@ def test_what_is_recomputed_is_what_the_plan_says(name):
     once, emitted = (
         Counter(q.name for q in program_of(made.grad(fun), *made.args).equations) for fun in (made.loss, plan.apply())
     )
-    differs = {p for p in {*emitted, *found.primitives} - UNPLANNED if emitted[p] != found.primitives.get(p, 0)}
+    unplanned = LAYOUTS | BESIDE if made.has_aux else LAYOUTS
+    differs = {p for p in {*emitted, *found.primitives} - unplanned if emitted[p] != found.primitives.get(p, 0)}
     assert not differs
     heavy = ("dot_general", "conv_general_dilated")
     assert sum(emitted[p] for p in heavy) > sum(once[p] for p in heavy), "the budget must need recomputation"
@@ -124,7 +126,7 @@ def test_the_promise_holds_a_budget_that_the_prediction_misses(name):
     made = case(name)
     plan = rl.plan(made.loss, *made.args, budget=made.budget, solver="greedy", **made.options)
     step = compile_program(made.grad(plan.apply()), *made.args, compiler_options=plan.compiler_options)
-    assert step.temp_bytes <= plan.policy_plan.budget_bytes == planned(name).policy_plan.budget_bytes
+    assert step.temp_bytes <= planned(name).policy_plan.budget_bytes < compiled(name).temp_bytes
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if isinstance(name, str)])
