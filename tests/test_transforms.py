@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from applied_cases import program_of
 from jax import lax
 from jax._src import test_util as jtu
 from jax.sharding import AxisType, NamedSharding
@@ -23,6 +24,7 @@ import remat_lab as rl
 
 X = jnp.linspace(-0.5, 1.0, 8)
 BUDGET = 0.95 if os.environ.get("JAX_REMAT3") else 0.9  # its regions compute all that they hold at once
+FOUR_DEVICES = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
 WEIGHTS = jnp.stack([jnp.eye(8) + 0.1 * jnp.cos(jnp.arange(64.0).reshape(8, 8) + i) for i in range(6)])
 
 
@@ -181,6 +183,43 @@ def test_regions_do_not_repeat_collectives_on_several_devices():
     assert expected.total() >= 2 * len(ws)  # each layer's mean, forward and backward; on several devices gradients too
 
 
+def test_a_function_with_a_budget_runs_inside_shard_map_on_several_devices():
+    mesh = jax.make_mesh((jax.device_count(),), ("d",), axis_types=(AxisType.Auto,))
+    rows = jnp.cos(jnp.arange(8.0 * jax.device_count())).reshape(-1, 8)
+
+    def total(f):
+        def of_row(x, w):
+            return lax.psum(f(x[0], w), "d")
+
+        return jax.shard_map(of_row, mesh=mesh, in_specs=(P("d"), P()), out_specs=P())
+
+    decorated = rl.remat(loss, budget=BUDGET)
+    same(jax.jit(jax.grad(total(loss), (0, 1))), jax.jit(jax.grad(total(decorated), (0, 1))), rows, WEIGHTS)
+    assert all(plan.layout.root.children for plan in decorated.plans)
+    assert decorated.plans
+
+
+def test_constraints_of_sharding_survive_on_several_devices():
+    mesh = jax.make_mesh((jax.device_count(),), ("d",), axis_types=(AxisType.Auto,))
+    wanted = NamedSharding(mesh, P("d"))
+    rows = jnp.cos(jnp.arange(64.0 * jax.device_count())).reshape(-1, 8)
+
+    def total(rows, ws):
+        for w in ws:
+            rows = lax.with_sharding_constraint(jnp.sin(jnp.sin(rows @ w)), wanted)
+        return jnp.sum(rows**2)
+
+    def constraints(f):
+        found = [q.eqn for q in program_of(jax.grad(f, (0, 1)), rows, WEIGHTS).equations if q.name == "sharding_constraint"]
+        assert all(eqn.params["sharding"].spec == wanted.spec for eqn in found)
+        return len(found)
+
+    plan = rl.plan(total, rows, WEIGHTS, budget=BUDGET, argnums=(0, 1), solver="greedy", check="planned")
+    assert plan.policy_plan.layout.root.children
+    assert constraints(plan.apply()) >= constraints(total) >= len(WEIGHTS)
+    same(jax.jit(jax.grad(total, (0, 1))), jax.jit(jax.grad(plan.apply(), (0, 1))), rows, WEIGHTS)
+
+
 def test_inside_shard_map_a_plan_made_outside_says_what_to_do():
     mesh = jax.make_mesh((1,), ("d",), axis_types=(AxisType.Auto,))
 
@@ -197,9 +236,10 @@ def test_inside_shard_map_a_plan_made_outside_says_what_to_do():
     [
         ("hessian or scan or half or collectives", {"JAX_REMAT3": "1"}),
         pytest.param("transformed or debug or compile", {"JAX_REMAT3": "1"}, marks=pytest.mark.slow),
-        ("collectives", {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}),
+        ("devices and not environment", FOUR_DEVICES),
+        pytest.param("devices and not environment", {**FOUR_DEVICES, "JAX_REMAT3": "1"}, marks=pytest.mark.slow),
     ],
-    ids=["jax_remat3", "all on jax_remat3", "four devices"],
+    ids=["jax_remat3", "all on jax_remat3", "four devices", "four devices on jax_remat3"],
 )
 def test_all_of_it_holds_in_another_environment(chosen, environment):
     if set(environment) & set(os.environ) and "JAX_REMAT3" in environment:
