@@ -3,7 +3,8 @@
 XLA is free to reorder, merge and duplicate what data flow allows, so the order is put into the data flow: a step's inputs pass
 an `optimization_barrier` together with the results of all steps since the last barrier. Then no step can start before the
 one before it has ended, and a recomputation, reading values that passed a later barrier, cannot be merged with the first
-computation. A step left out of this chain could be delayed, and would keep its inputs alive.
+computation. A step left out of this chain could be delayed, and would keep its inputs alive. XLA takes out of a barrier what
+nobody reads, before or after it: a step whose results are dropped unread holds nothing back, and is none of the chain's links.
 """
 
 from __future__ import annotations
@@ -43,12 +44,13 @@ def run_schedule(fused: Fused, schedule: Schedule, program: Program, args: Seque
     value_of = {node: value for value, node in fused.node_of.items()}
     small = min(_SMALL_BYTES, max(program.bytes, default=0) // 64)
     pending: list[Held] = []
-    for step in schedule.steps:
+    unread = _unread(fused, schedule)
+    for position, step in enumerate(schedule.steps):
         if not isinstance(step, Compute):
             env.pop(value_of.get(step.node, -1), None)
             continue
         group = fused.groups[step.node]
-        tied = _tied(program, group, small, fused.exact)
+        tied = [] if position in unread else _tied(program, group, small, fused.exact)
         if tied and pending:
             env.update(zip(tied, wait(program, [(v, env[v]) for v in tied], pending), strict=True))
             pending = []
@@ -61,11 +63,26 @@ def run_schedule(fused: Fused, schedule: Schedule, program: Program, args: Seque
                 run_equation(q, local, env)
         for value in group.values:
             env[value] = local[value]
-            if _is_array(program.avals[value]):
+            if _is_array(program.avals[value]) and position not in unread:
                 if program.bytes[value] >= small and fused.graph.nodes[fused.node_of[value]].external:
                     env[value] = in_default_layout(local[value])
                 pending.append((value, env[value]))
     return [_array(v) if isinstance(v, _compat.Literal) else _resolve(program, env, v) for v in program.outputs]
+
+
+def _unread(fused: Fused, schedule: Schedule) -> set[int]:
+    """Positions of computations whose results are dropped before anybody reads them."""
+    graph, found = fused.graph, set[int]()
+    wanted = set(graph.outputs)
+    for position, step in reversed(list(enumerate(schedule.steps))):
+        if isinstance(step, Compute):
+            written = wanted.intersection(graph.written(step.node))
+            if not written and not any(fused.program.equations[k].eqn.effects for k in fused.groups[step.node].equations):
+                found.add(position)
+                continue
+            wanted -= written
+            wanted.update(graph.nodes[step.node].deps)
+    return found
 
 
 def _tied(program: Program, group: Group, small: int, exact: frozenset[int]) -> list[int]:

@@ -15,9 +15,12 @@ from flax.linen import pooling
 import remat_lab as rl
 from experiments.models.model import Model
 from remat_lab import _compat
+from remat_lab.emit import run_schedule
 from remat_lab.flatten import flatten
+from remat_lab.fuse import fuse
 from remat_lab.measure import SCHEDULERS, Compiled, compile_program
 from remat_lab.verify import largest_difference
+from solvers.schedule import Schedule
 
 ACTIVATION = 4096 * 128 * 4  # bytes of one layer of the MLP
 
@@ -197,6 +200,29 @@ def test_a_step_holds_its_peak_inside_a_larger_program():
     step = compile_program(train, *model("mlp").args, compiler_options=plan.compiler_options)
     gradients = sum(p["kernel"].size * 4 for p in model("mlp").args[0])  # results of the planned step are temporaries here
     assert step.temp_bytes <= 1.05 * plan.predicted.peak_bytes + gradients
+
+
+def test_a_step_that_nobody_reads_is_no_link_of_the_chain():
+    """XLA drops it, and what holds the steps before it in their place: masks came late, and what they are made of stayed."""
+
+    def fun(x, w):
+        y = x @ w
+        above, other = y > 0, y @ w
+        counts = jnp.sum(above, 0, jnp.float32, keepdims=True)
+        return jnp.where(above, other @ w, 0.0) * counts
+
+    square = jax.ShapeDtypeStruct((256, 256), jnp.float32)
+    program = flatten(jax.make_jaxpr(fun)(square, square))
+    fused = fuse(program)
+    assert [fused.root(v).name for v in fused.graph.steps] == ["dot_general", "gt", "dot_general", "reduce_sum", "mul"]
+    schedule = Schedule.from_order(fused.graph, [0, 1, 3, 2, 3, 4])  # the first sum is dropped unread
+    eqns = jax.make_jaxpr(lambda *args: run_schedule(fused, schedule, program, args))(square, square).jaxpr.eqns
+    names = [eqn.primitive.name for eqn in eqns]
+    second = names.index("dot_general", names.index("dot_general") + 1)
+    before = max(k for k in range(second) if names[k] == "optimization_barrier")
+    assert "bool" in [str(v.aval.dtype) for v in eqns[before].invars]
+    dropped = eqns[names.index("reduce_sum")].outvars[0]
+    assert all(v is not dropped for eqn in eqns for v in eqn.invars)
 
 
 def test_dropout_is_the_same_in_the_forward_pass_and_in_its_recomputation():
