@@ -93,5 +93,5 @@ def plan_applied(
     if budget is None or not check:
         return attempt(UNLIMITED if budget is None else budget)
     found, rounds = promise.hold(attempt, budget)
-    found.rounds = rounds
+    found.plan, found.rounds = replace(found.plan, budget_bytes=budget), rounds
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -65,4 +66,4 @@ def hold_segments(make: Callable[[Budget], PolicyPlan], budget: Budget, run: Run
     def attempt(asked: int) -> Segmented:
         return Segmented(first if asked == limit else make(asked), run, shapes, options)
 
-    return promise.hold(attempt, limit)[0].plan
+    return replace(promise.hold(attempt, limit)[0].plan, budget_bytes=limit)

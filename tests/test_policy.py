@@ -126,7 +126,8 @@ def test_the_promise_holds_a_budget_that_the_prediction_misses(name):
     made = case(name)
     plan = rl.plan(made.loss, *made.args, budget=made.budget, solver="greedy", **made.options)
     step = compile_program(made.grad(plan.apply()), *made.args, compiler_options=plan.compiler_options)
-    assert step.temp_bytes <= planned(name).policy_plan.budget_bytes < compiled(name).temp_bytes
+    assert step.temp_bytes <= plan.policy_plan.budget_bytes < compiled(name).temp_bytes
+    assert plan.policy_plan.budget_bytes == planned(name).policy_plan.budget_bytes
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if isinstance(name, str)])
