@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import jax
-
-from remat_lab import _compat, costs
+from remat_lab import _compat
 from remat_lab.budget import parse_budget
 from remat_lab.cuts import crossing, owners, primal_equations, regions_of, settle
+from remat_lab.differentiated import differentiate, inexact_inputs
 from remat_lab.errors import InvalidArgument, RematLabError
-from remat_lab.flatten import Equation, Program, flatten
-from remat_lab.fuse import Fused, fuse
+from remat_lab.flatten import Equation, Program
+from remat_lab.fuse import Fused
 from remat_lab.layers import costs_nothing, fading, without
 from remat_lab.loop import PlannedLoop
 from remat_lab.naming import is_nameable
@@ -122,7 +121,7 @@ def plan_policy(
     forward = forward_program(run, values).program
     differentiated = inexact_inputs(forward, differentiated)
     marked = Layout(_whole(forward), _all_names(forward), ordered=False, marked=True, simulated=True)
-    fused = _differentiate(forward, Emitter(forward, marked), differentiated, masks=True)
+    fused = differentiate(forward, Emitter(forward, marked), differentiated, masks=True)
     keep_all = keep_all_peak(fused.graph)
     once = fused.flops(fused.graph.steps)
     budget_bytes = None if budget is None else parse_budget(budget, keep_all)
@@ -200,7 +199,7 @@ def _emitted(
     handed = {v: within.get(v, f"{_PREFIX}next/{v}") for v in crossing(forward, root) if v not in names}
     layout = Layout(root, names, within=within, handed=handed)
     emitter = Emitter(forward, replace(layout, marked=True, simulated=True))
-    emitted = _differentiate(forward, emitter, differentiated, masks=False)
+    emitted = differentiate(forward, emitter, differentiated, masks=False)
     missing = {*names.values(), *within.values(), *handed.values()} - _names_in(emitted.program)
     if missing:
         raise RematLabError(f"the names {sorted(missing)} were lost on the way into the program; please report this")
@@ -235,49 +234,9 @@ def _whole(program: Program) -> Region:
     return Region(0, len(program.equations))
 
 
-def inexact_inputs(program: Program, wanted: Sequence[int] | None = None) -> tuple[int, ...]:
-    """Positions of the inputs that gradients can be taken of, among those wanted."""
-    candidates = range(len(program.inputs)) if wanted is None else wanted
-    return tuple(i for i in candidates if jax.dtypes.issubdtype(program.avals[program.inputs[i]].dtype, jax.numpy.inexact))
-
-
 def _all_names(program: Program) -> dict[int, str]:
     """A name for every array, so that the values of the forward program can be found in the differentiated one."""
     return {o: f"{_PREFIX}{o}" for q in program.equations for o in q.outs if is_nameable(program.avals[o])}
-
-
-def emitted_step(program: Program, emitter: Emitter, differentiated: Sequence[int]) -> tuple[Callable[..., Any], Sequence[Any]]:
-    """Forward and backward pass of an emitted program, as a function, and the shapes of what it takes.
-
-    Args:
-        program: the forward program.
-        emitter: runs it.
-        differentiated: positions of the inputs that gradients are taken of.
-    """
-    shapes = [_compat.shape_of(program.avals[v]) for v in program.inputs]
-    constants = {v: _compat.shape_of(program.avals[v]) for v in program.constants}
-    out_avals: list[Any] = [v.aval if isinstance(v, _compat.Literal) else program.avals[v] for v in program.outputs]
-    smooth = [i for i, aval in enumerate(out_avals) if jax.dtypes.issubdtype(aval.dtype, jax.numpy.inexact)]
-
-    def step(values: list[Any], held: dict[int, Any], cotangents: list[Any]) -> list[Any]:
-        def of_moving(moving: list[Any]) -> tuple[list[Any], list[Any]]:
-            filled = list(values)
-            for i, x in zip(differentiated, moving, strict=True):
-                filled[i] = x
-            outputs = emitter.run(held, filled)
-            return [outputs[i] for i in smooth], [x for i, x in enumerate(outputs) if i not in set(smooth)]
-
-        primal, backward, rest = jax.vjp(of_moving, [values[i] for i in differentiated], has_aux=True)
-        return [*primal, *rest, *backward(cotangents)[0]]
-
-    return step, (shapes, constants, [_compat.shape_of(out_avals[i]) for i in smooth])
-
-
-def _differentiate(program: Program, emitter: Emitter, differentiated: Sequence[int], *, masks: bool) -> Fused:
-    """Forward and backward pass of an emitted program as one graph, in the order in which JAX writes it."""
-    step, shapes = emitted_step(program, emitter, differentiated)
-    jaxpr = flatten(jax.make_jaxpr(step)(*shapes), merge=False)
-    return fuse(jaxpr, primal_outputs=len(program.outputs), cost=costs.CPU.seconds, masks=masks)
 
 
 def _forward_values(forward: Program, fused: Fused) -> dict[int, tuple[int, ...]]:

@@ -10,9 +10,10 @@ from typing import Any
 import jax
 
 from remat_lab import promise
+from remat_lab.differentiated import emitted_step, inexact_inputs
 from remat_lab.loop_policy import planned_function
 from remat_lab.measure import compile_jitted
-from remat_lab.policy_plan import Budget, PolicyPlan, emitted_step, inexact_inputs
+from remat_lab.policy_plan import Budget, PolicyPlan
 from remat_lab.refs import forward_program
 from remat_lab.segments import Emitter
 from remat_lab.targets import as_target
