@@ -62,11 +62,11 @@ def row(name: str, made: Any, budget: int | float, scheduler: str = "memory") ->
 
 
 def smallest(made: Any) -> tuple[int, int]:
-    """The smallest budget that a policy and that an exact schedule can meet."""
+    """The smallest budget that a policy can meet, as planned, and that an exact schedule can meet, as compiled."""
     found: list[int] = []
     for ask in (
         lambda: decorated(made, 1000),
-        lambda: rl.plan(made.loss, *made.args, budget=1000, solver="greedy", has_aux=True, check="planned"),
+        lambda: rl.plan(made.loss, *made.args, budget=1000, solver="greedy", has_aux=True),
     ):
         try:
             ask()
