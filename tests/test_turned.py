@@ -14,6 +14,7 @@ from remat_lab import turned
 from remat_lab.verify import largest_difference
 
 HEADS, WIDTH, LENGTH = 4, 8, 16
+KEY_BIAS = 5  # among the weights
 
 
 def attention(weights, x):
@@ -37,6 +38,13 @@ def slow_dots(compiled):
     return [dims for dims, contracted in found if dims.count(",") == 3 and int(contracted) < 3]
 
 
+def without_key_bias(results):
+    """Softmax does not see a key's bias: in exact arithmetic its gradient is zero, and what is left of it is rounding."""
+    value, gradients = results
+    assert float(jnp.max(jnp.abs(gradients[KEY_BIAS]))) < 1e-6 * float(value)
+    return value, [g for i, g in enumerate(gradients) if i != KEY_BIAS]
+
+
 def test_the_cpu_transposes_behind_the_barrier(plan_and_args, monkeypatch):
     plan, args = plan_and_args
     plain = rl.measure.compile_program(jax.value_and_grad(attention), *args)
@@ -46,8 +54,9 @@ def test_the_cpu_transposes_behind_the_barrier(plan_and_args, monkeypatch):
     assert len(slow_dots(slow)) > len(slow_dots(fast)) == len(slow_dots(plain))
     assert fast.temp_bytes <= slow.temp_bytes
     assert fast.traffic.bytes < slow.traffic.bytes
+    expected = without_key_bias(plain.call(*args))
     for compiled in (fast, slow):
-        assert largest_difference(plain.call(*args), compiled.call(*args)).relative < 1e-5
+        assert largest_difference(expected, without_key_bias(compiled.call(*args))).relative < 1e-5
 
 
 def test_what_is_also_summed_for_a_bias_is_not_written_transposed_first(plan_and_args, monkeypatch):
