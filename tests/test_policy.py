@@ -49,6 +49,14 @@ def test_every_operation_of_plain_jax_is_done_on_the_same_numbers_in_the_same_or
     assert difference.bitwise, str(difference)
 
 
+@pytest.mark.slow
+def test_a_resnet_rounds_as_with_checkpoints_around_its_blocks_bit_for_bit():
+    made, blocks = case("resnet"), _resnet().blocks(nn.remat)
+    step = compile_program(made.grad(blocks), *made.args, compiler_options=SCHEDULERS["memory"])
+    difference = largest_difference(step.call(*made.args), compiled("resnet").call(*made.args))
+    assert difference.bitwise, str(difference)
+
+
 def _checkpointed(region: Region) -> list[Region]:
     """The regions that the forward pass runs under `jax.checkpoint`: all but the last child, on each level."""
     found: list[Region] = []
