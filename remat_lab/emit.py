@@ -20,6 +20,7 @@ from remat_lab import _compat
 from remat_lab.flatten import Equation, Program
 from remat_lab.fuse import Fused, Group
 from remat_lab.layouts import in_default_layout
+from remat_lab.primitives import RANDOM
 from remat_lab.turned import Held, wait
 from solvers.schedule import Compute, Schedule
 
@@ -89,11 +90,15 @@ def _tied(program: Program, group: Group, small: int, exact: frozenset[int]) -> 
     """The inputs that carry a step's place in the order: the large ones, and those that must not be computed here anew.
 
     A step without large inputs may run early, unless that would make a large result early too. It cannot run late: the next
-    barrier waits for it.
+    barrier waits for it. Keys are tied wherever bits are drawn from them: these depend on nothing else, and XLA would otherwise
+    keep the first ones rather than draw them again.
     """
     arrays = [v for v in group.reads if _is_array(program.avals[v])]
     large = [v for v in arrays if program.bytes[v] >= small or v in exact]
-    return large or (arrays if any(program.bytes[v] >= small for v in group.values) else [])
+    if not large:
+        return arrays if any(program.bytes[v] >= small for v in group.values) else []
+    drawn = {v for k in group.equations if program.equations[k].name in RANDOM for v in program.equations[k].reads}
+    return large + [v for v in arrays if v in drawn and v not in large]
 
 
 def _fills(program: Program, q: Equation) -> bool:

@@ -225,6 +225,25 @@ def test_a_step_that_nobody_reads_is_no_link_of_the_chain():
     assert all(v is not dropped for eqn in eqns for v in eqn.invars)
 
 
+def test_bits_are_drawn_again_rather_than_kept():
+    """All that they depend on is the key, no large input: XLA merged both draws, and kept a mask from one to the other."""
+
+    def fun(x, w, key):
+        y = x @ w
+        z = jnp.where(jax.random.bits(key, y.shape) > 9, y, 0.0) * 2.0
+        return ((z @ w) @ w) * z
+
+    square, key = jax.ShapeDtypeStruct((256, 256), jnp.float32), jax.eval_shape(lambda: jax.random.key(0))
+    program = flatten(jax.make_jaxpr(fun)(square, square, key))
+    fused = fuse(program)
+    drawing = 1
+    assert "random_bits" in [program.equations[k].name for k in fused.groups[drawing].equations]
+    schedule = Schedule.from_order(fused.graph, [0, drawing, 2, drawing, 3])
+    emitted = jax.make_jaxpr(lambda *args: run_schedule(fused, schedule, program, args))(square, square, key)
+    names = [q.name for q in flatten(emitted, barriers=True).equations]  # equal ones are merged
+    assert names.count("random_bits") == 2
+
+
 def test_dropout_is_the_same_in_the_forward_pass_and_in_its_recomputation():
     def loss(x, key):
         for _ in range(4):
