@@ -9,6 +9,7 @@ bias: it would be written in the transposed order once more than anyone reads it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from jax import lax
 
 from remat_lab.barriers import barrier
 from remat_lab.flatten import Program
-from remat_lab.primitives import REDUCTIONS
+from remat_lab.primitives import ELEMENTWISE, REDUCTIONS
 
 Held = tuple[int, Any]
 """A value of a program and its array."""
@@ -37,14 +38,22 @@ def wait(program: Program, tied: Sequence[Held], pending: Sequence[Held]) -> lis
 
 
 def _turn(program: Program, value: int) -> tuple[int, ...] | None:
-    """The transpose that made a value which only dots, or dots and reductions, read; None for any other."""
-    k = program.producer.get(value)
-    if k is None or program.equations[k].name != "transpose" or value in [v for v in program.outputs if isinstance(v, int)]:
+    """The transpose that made a value which only dots, or dots and reductions, read; None for any other.
+
+    It may have been scaled since, or changed in another way that looks at one element and numbers alone.
+    """
+    if value in [v for v in program.outputs if isinstance(v, int)]:
         return None
     readers = {program.equations[reader].name for reader in program.readers.get(value, ())}
     if "dot_general" not in readers or not readers <= {"dot_general", *REDUCTIONS}:
         return None
-    return tuple(program.equations[k].eqn.params["permutation"])
+    made = program.producer.get(value)
+    while made is not None and (q := program.equations[made]).name != "transpose":
+        arrays = [v for v in q.reads if math.prod(program.avals[v].shape) > 1]
+        if q.name not in ELEMENTWISE or len(arrays) != 1:
+            return None
+        made = program.producer.get(arrays[0])
+    return None if made is None else tuple(program.equations[made].eqn.params["permutation"])
 
 
 def _back(x: Any, turn: tuple[int, ...] | None) -> Any:

@@ -16,8 +16,9 @@ from jax._src.ad_checkpoint import saved_residuals
 from jax.ad_checkpoint import checkpoint_name
 
 import remat_lab as rl
-from remat_lab import costs
+from remat_lab import costs, policy_plan
 from remat_lab.applied import applied, forward_function
+from remat_lab.errors import RematLabError
 from remat_lab.measure import SCHEDULERS, compile_program
 from remat_lab.policy_plan import PolicyPlan, plan_policy
 from remat_lab.segments import Region
@@ -339,3 +340,12 @@ def test_values_that_must_be_saved_are_not_computed_again_by_exact_schedules_eit
     assert products_made_twice(0.5) > 0
     for everything in ([f"product {i}" for i in range(8)], lambda value: value.primitive == "dot_general"):
         assert products_made_twice(0.8, must_save=everything) == 0
+
+
+def test_a_name_that_got_lost_in_emission_is_an_error(monkeypatch):
+    """A policy that looks for a name which is in no equation keeps nothing, and nobody would notice."""
+    marked = policy_plan._names_in
+    monkeypatch.setattr(policy_plan, "_names_in", lambda program: set(sorted(marked(program))[1:]))
+    plan = rl.plan(case("mlp").loss, *case("mlp").args, budget=0.7, check="planned")
+    with pytest.raises(RematLabError, match=r"the names \['remat_lab/.*lost"):
+        _ = plan.policy_plan

@@ -19,7 +19,7 @@ KEY_BIAS = 5  # among the weights
 
 def attention(weights, x):
     q, k, v = (jnp.einsum("blw,whd->blhd", x, w) + b[None, None] for w, b in zip(weights[:3], weights[4:], strict=True))
-    scores = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k))
+    scores = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q / WIDTH**0.5, k))
     mixed = jnp.einsum("bhqk,bkhd->bqhd", scores, v)
     return jnp.mean(jnp.einsum("bqhd,hdw->bqw", mixed, weights[3]) ** 2)
 
@@ -67,6 +67,14 @@ def test_what_is_also_summed_for_a_bias_is_not_written_transposed_first(plan_and
     assert fast.traffic.kernels < slow.traffic.kernels
     assert fast.traffic.bytes < slow.traffic.bytes
     assert fast.temp_bytes <= slow.temp_bytes
+
+
+def test_what_was_scaled_after_its_transpose_waits_untransposed(plan_and_args):
+    plan, _ = plan_and_args
+    program = plan.fused.program
+    scaled = [q.outs[0] for q in program.equations if q.name == "div" and program.avals[q.outs[0]].ndim == 4]
+    turns = [turn for v in scaled if (turn := turned._turn(program, v)) is not None]
+    assert turns == [(0, 2, 1, 3)]  # the gradient of the queries; not the queries, or the softmax
 
 
 def test_other_platforms_transpose_where_the_program_does(plan_and_args):
