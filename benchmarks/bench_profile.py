@@ -4,6 +4,7 @@ in the right order.
 
 The plans are keep-all, 0.7, 0.5 and 0.3 of its peak, and Chen's square-root schedule. Two plans count as ordered if one was the
 faster in at least nine of ten rounds in which both were timed; others are as fast as each other as far as a machine can tell.
+As in training, each timed step follows one of the same program.
 
 Writes benchmarks/results/profile.json. Times are wall-clock: run it on a quiet machine. With --model and --out other models.
 """
@@ -72,7 +73,7 @@ def run(name: str, rounds: int) -> dict[str, Any]:
             "compiled_bytes": compiled.temp_bytes,
             "steps": len(plan.schedule.order),
         }
-    seconds = time_alternated(thunks, rounds=rounds)
+    seconds = time_alternated(thunks, rounds=rounds, settled=True)
     for title, row in plans.items():
         row["measured_seconds"] = statistics.median(seconds[title])
         row["predicted_over_measured"] = row["predicted_seconds"] / row["measured_seconds"]

@@ -1,14 +1,14 @@
 """Claim: on the CPU a plan at half of the keep-all peak is no slower than plain JAX, on any of the unrolled models.
 
 Each model is planned at 0.5 as `rl.plan` does by default, held to its budget as compiled, and timed against plain JAX
-(`jax.jit(jax.value_and_grad(loss))` with the default compiler options) in alternation. What counts is the median over rounds of
-the ratio in the same round. With --same-options plain JAX under the options that the plan is compiled with is timed as well, to
-tell the scheduler's part from the plan's.
+(`jax.jit(jax.value_and_grad(loss))` with the default compiler options) in alternation. As in training, each timed step follows
+one of the same program: right after plain JAX, whose memory takes the place of the plan's in the caches, a plan is slower.
+What counts is the median over rounds of the ratio in the same round. With --same-options plain JAX under the options that the
+plan is compiled with is timed as well, to tell the scheduler's part from the plan's.
 
 Appends one line per model to benchmarks/results/step_time.jsonl. Options: --model NAME, repeatable; --rounds N, of which short
-steps get more, until they were timed for 4 s; --budget FRACTION. Times are wall-clock: run it on a quiet machine. Another busy
-process delays the plan more than plain JAX: a ResNet-20 took 76 % of plain JAX's time in rounds without one and 94 % in rounds
-with one. So each row has the load that the machine had before.
+steps get more, until they were timed for 4 s; --budget FRACTION. Times are wall-clock: run it on a quiet machine. A row
+has the load that the machine had before.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def measure(name: str, budget: float, rounds: int, same_options: bool = False) -
     load = os.getloadavg()[0]
     once = sum(runs[-1] for runs in time_alternated(thunks, rounds=1).values())
     rounds = max(rounds, int(TIMED_SECONDS / once))
-    seconds = time_alternated(thunks, rounds=rounds)
+    seconds = time_alternated(thunks, rounds=rounds, settled=True)
     ratios = [a / b for a, b in zip(seconds["plan"], seconds["plain"], strict=True)]
     low, _, high = statistics.quantiles(ratios, n=4)
     return {
