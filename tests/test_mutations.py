@@ -177,9 +177,12 @@ def regions(plan) -> Any:
 
 
 REGIONS = {
-    "regions are not checkpointed": ("jax.checkpoint(body, policy=self.layout.policy_of(writes))", "body"),
-    "names are not given to the policy": ("jax.checkpoint(body, policy=self.layout.policy_of(writes))", "jax.checkpoint(body)"),
-    "the compiler may merge computations": ("policy_of(writes))", "policy_of(writes), prevent_cse=False)"),
+    "regions are not checkpointed": ("jax.checkpoint(body, policy=policy)", "body"),
+    "names are not given to the policy": ("jax.checkpoint(body, policy=policy)", "jax.checkpoint(body)"),
+    "the compiler may merge computations": (
+        "jax.checkpoint(body, policy=policy)",
+        "jax.checkpoint(body, policy=policy, prevent_cse=False)",
+    ),
     "tied values are swapped": ("barrier([env[v] for v in tied])", "[env[v] for v in reversed(tied)]"),
     "a region gives back what it read": (
         "self._inside(region, env)\n                return [env[v] for v in writes]",
