@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import remat_lab as rl
+from experiments.models.resnet import RESNET50
 from remat_lab.models import build
 from remat_lab.plot_frontier import picture
 
@@ -26,18 +27,7 @@ BUDGETS = {"resnet50": (0.3, 0.5, 0.7, 1.0)}  # where it takes too long to find 
 RESULTS = Path(__file__).parent / "results" / "frontier.jsonl"
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "resnet20": ("resnet", {"depth": 20, "batch": 32}),
-    "resnet50": (
-        "resnet",
-        {
-            "stages": (3, 4, 6, 3),
-            "bottleneck": True,
-            "stem": "imagenet",
-            "image": 224,
-            "width": 64,
-            "classes": 1000,
-            "batch": 8,
-        },
-    ),
+    "resnet50": ("resnet", RESNET50 | {"batch": 8}),
     "transformer": ("transformer", {"layers": 6, "batch": 8, "length": 512, "width": 512, "vocabulary": 4096}),
     "unet": ("unet", {}),
     "lstm": ("lstm", {"length": 64}),

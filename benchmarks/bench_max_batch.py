@@ -61,15 +61,11 @@ class Case:
     start: int
 
 
-def _resnet50(batch: int) -> Model:
-    return resnet.loss(stages=(3, 4, 6, 3), bottleneck=True, stem="imagenet", image=224, width=64, classes=1000, batch=batch)
-
-
 CASES = {
     "vgg19": Case(lambda batch: vgg.loss(batch=batch), 289, 128),
     "unet": Case(lambda batch: vgg_unet.loss(batch=batch), 57, 16),
     "mobilenet": Case(lambda batch: mobilenet.loss(batch=batch), 1105, 512),
-    "resnet50": Case(_resnet50, 193, 128),
+    "resnet50": Case(lambda batch: resnet.loss(**resnet.RESNET50, batch=batch), 193, 128),
 }
 Row = dict[str, Any]
 

@@ -45,9 +45,7 @@ MODELS: dict[str, Callable[[], Model]] = {
     "transformer": lambda: transformer.loss(layers=6),
     "unet": lambda: unet.loss(),
     "lstm": lambda: lstm.loss(),
-    "resnet50": lambda: resnet.loss(
-        stages=(3, 4, 6, 3), bottleneck=True, stem="imagenet", image=224, width=64, classes=1000, batch=8
-    ),
+    "resnet50": lambda: resnet.loss(**resnet.RESNET50, batch=8),
 }
 BUDGETS = (None, 0.7, 0.5, 0.35)
 MEDIAN = 0.03  # claimed of the misses

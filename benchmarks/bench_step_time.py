@@ -35,9 +35,7 @@ SOLVER_SECONDS = 10.0
 TIMED_SECONDS = 4.0  # of a short step, at least
 MODELS: dict[str, Callable[[], Model]] = {
     "resnet20": lambda: resnet.loss(depth=20, batch=32),
-    "resnet50": lambda: resnet.loss(
-        stages=(3, 4, 6, 3), bottleneck=True, stem="imagenet", image=224, width=64, classes=1000, batch=8
-    ),
+    "resnet50": lambda: resnet.loss(**resnet.RESNET50, batch=8),
     "unet": lambda: unet.loss(),
     "transformer2": lambda: transformer.loss(layers=2),
     "transformer6": lambda: transformer.loss(layers=6),

@@ -59,9 +59,7 @@ MODELS: dict[str, Callable[[], Model]] = {
     "resnet20": lambda: resnet.loss(depth=20, batch=32),
     "transformer": lambda: transformer.loss(layers=6, batch=8, length=512, width=512, heads=8, vocabulary=4096),
     "unet": lambda: unet.loss(),
-    "resnet50": lambda: resnet.loss(
-        stages=(3, 4, 6, 3), bottleneck=True, stem="imagenet", image=224, width=64, classes=1000, batch=8
-    ),
+    "resnet50": lambda: resnet.loss(**resnet.RESNET50, batch=8),
 }
 Row = dict[str, Any]
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.compared import measure, point, strategies_of
 from experiments.figures import label_points, tidy
+from experiments.models.sizes import SMALL
 from experiments.records import Point, Row
 from experiments.sweeps import Experiment
 from experiments.tables import Section
@@ -17,21 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_MODELS: dict[str, dict[str, Any]] = {
-    "mlp": {"layers": 16},
-    "resnet": {"depth": 20},
-    "transformer": {"layers": 4},
-    "unet": {},
-    "lstm": {"length": 64},
-    "dropout_mlp": {},
-    "gru": {},
-    "ctc": {},
-    "integrator": {},
-    "scan_transformer": {},
-    "vgg": {"image": 64, "batch": 4, "hidden": 512},
-    "vgg_unet": {"image": [64, 64], "batch": 2, "width": 16},
-    "mobilenet": {"image": 64, "batch": 8},
-}
+_MODELS: dict[str, dict[str, Any]] = SMALL | {"mlp": {"layers": 16}, "lstm": {"length": 64}}
 
 
 def points(preset: str, target: str | None) -> list[Point]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from experiments.figures import line_styles, plain_numbers, tidy
+from experiments.models.sizes import SMALL
 from experiments.records import Point, Row
 from experiments.strategies import Subject
 from experiments.sweeps import Experiment
@@ -16,23 +17,6 @@ from remat_lab.units import MEGABYTE, megabytes, percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_MODELS: dict[str, dict[str, Any]] = {
-    "mlp": {},
-    "dropout_mlp": {},
-    "resnet": {"depth": 20},
-    "transformer": {"layers": 4},
-    "unet": {},
-    "lstm": {},
-    "gru": {},
-    "ctc": {},
-    "integrator": {},
-    "scan_transformer": {},
-    "vgg": {"image": 64, "batch": 4, "hidden": 512},
-    "vgg_unet": {"image": [64, 64], "batch": 2, "width": 16},
-    "mobilenet": {"image": 64, "batch": 8},
-}
-
 
 _LINEAR = 10.0  # percent: errors are drawn to scale up to here, then by their logarithm
 
@@ -44,7 +28,7 @@ def points(preset: str, target: str | None) -> list[Point]:
         models, limit = {"mlp": {"layers": 6, "batch": 512}, "gru": {"length": 16}}, 1.0
         strategies = ["keep all", "optimal@0.6"]
     else:
-        models, limit = _MODELS, 8.0
+        models, limit = SMALL, 8.0
         strategies = ["keep all", "optimal@0.7", "optimal@0.5", "optimal@0.35"]
     return [
         {"model": model, "strategy": strategy, "target": target, "time_limit": limit, "options": options}

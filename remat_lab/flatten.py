@@ -8,6 +8,7 @@ that what is recomputed is one decision, made by the planner.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -90,6 +91,11 @@ class Program:
     def bytes(self) -> tuple[int, ...]:
         """Bytes of each value."""
         return tuple(map(nbytes, self.avals))
+
+    @cached_property
+    def elements(self) -> tuple[int, ...]:
+        """How many elements each value has."""
+        return tuple(math.prod(getattr(aval, "shape", ())) for aval in self.avals)
 
     def abstract(self) -> Program:
         """The same program without the arrays that it closes over, so that whoever keeps it does not keep them alive."""

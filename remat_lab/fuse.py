@@ -16,8 +16,6 @@ the result of a heavy equation that is only changed element by element (a dot an
 
 from __future__ import annotations
 
-import math
-
 from remat_lab import _compat, costs
 from remat_lab.flatten import Equation, Program, flatten
 from remat_lab.in_place import accumulates, body_peak, dying_operands, is_filled, only_carried, reused
@@ -145,12 +143,12 @@ def _merge_epilogues(
         q = equations[k]
         if not heavy[k] or len(q.outs) != 1 or q.outs[0] in leaves or q.eqn.effects or q.name in REDUCTIONS:
             continue
-        size, passed, todo, ends = _elements(program, q.outs[0]), set[int](), [q.outs[0]], set[int]()
+        size, passed, todo, ends = program.elements[q.outs[0]], set[int](), [q.outs[0]], set[int]()
         while todo and len(ends) < 2:
             for c in readers.get(todo.pop(), ()):
                 reader = equations[c]
                 keeps_place = reader.name in ELEMENTWISE or _transposes_matrix(q, reader)
-                if heavy[c] or not keeps_place or _elements(program, reader.outs[0]) != size:
+                if heavy[c] or not keeps_place or program.elements[reader.outs[0]] != size:
                     ends |= {-1, -2}
                 elif written[c]:
                     ends.add(c)
@@ -170,10 +168,6 @@ def _merge_epilogues(
 def _transposes_matrix(dot: Equation, reader: Equation) -> bool:
     """Whether `reader` transposes the matrix that a dot makes, which XLA does by swapping the dot's operands."""
     return reader.name == "transpose" and dot.name == "dot_general" and len(reader.eqn.params["permutation"]) == 2
-
-
-def _elements(program: Program, value: int) -> int:
-    return math.prod(getattr(program.avals[value], "shape", ()))
 
 
 def _workspace(program: Program, base: list[int], readers: dict[int, list[int]], k: int) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from remat_lab import _compat
 from remat_lab.flatten import Program
-from remat_lab.kernel_tags import Result, TaggedKernel, elements
+from remat_lab.kernel_tags import Result, TaggedKernel
 from remat_lab.primitives import FUSIBLE
 from remat_lab.steps import Step
 
@@ -49,7 +49,7 @@ def _prepared(
     for k, arrays in traces.items():
         q = program.equations[k]
         if q.name in FUSIBLE and len(q.outs) == 1:
-            own = elements(program, q.outs[0])
+            own = program.elements[q.outs[0]]
             others = [r for _, r in arrays if r.elements > own or (r.elements == own and _is_none_of(r, values[k].values()))]
             found.update(taken.intersection(map(id, others)))
     return frozenset(found)
@@ -78,7 +78,7 @@ def step_of(program: Program, roots: tuple[int, ...], arrays: Arrays) -> Step:
             continue
         for v, array in padded.items():
             fixed = program.equations[k].name in FUSIBLE or v in leaves
-            if array.elements <= elements(program, v) or not fixed:
+            if array.elements <= program.elements[v] or not fixed:
                 sizes[v] = array.bytes
             elif id(array) not in arrays.prepared:
                 scratch.append(array.bytes)  # what the caller's buffer has no room for
@@ -94,7 +94,7 @@ def _values_of(program: Program, k: int, owner: int | None, found: Sequence[tupl
     outs = program.equations[k].outs
     left, chosen = sorted(found, key=lambda pair: pair[0] != owner), dict[int, Result]()
     for v in outs:
-        own = elements(program, v)
+        own = program.elements[v]
         exact = [r for _, r in left if r.elements == own]
         of_owner = [r for i, r in left if i == owner and len(outs) == 1]
         if exact or of_owner:
@@ -116,7 +116,7 @@ def _joined(program: Program, k: int, traces: Traces) -> bool:
     q = program.equations[k]
     if q.name != "dot_general":
         return False
-    readers, own = program.readers, elements(program, q.outs[0])
+    readers, own = program.readers, program.elements[q.outs[0]]
     beside = {c for v in q.reads for c in readers[v] if program.equations[c].name == "dot_general" and c not in traces}
     extra = max(result.elements - own for _, result in traces[k])
-    return bool(beside) and extra <= sum(elements(program, program.equations[c].outs[0]) for c in beside)
+    return bool(beside) and extra <= sum(program.elements[program.equations[c].outs[0]] for c in beside)

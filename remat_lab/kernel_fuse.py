@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from remat_lab.flatten import Program
 from remat_lab.kernel_arrays import Traces, arrays_of, step_of
-from remat_lab.kernel_tags import Result, TaggedKernel, elements, tagged_kernels
+from remat_lab.kernel_tags import Result, TaggedKernel, tagged_kernels
 from remat_lab.primitives import FUSIBLE, IN_PLACE, REDUCTIONS, forbids_replay
 from remat_lab.steps import CostRule, Fused, Step, assemble, base_values, closure, is_view, last_primal_equation
 from remat_lab.targets import Target
@@ -77,7 +77,7 @@ def _traces(program: Program, kernels: Sequence[TaggedKernel]) -> Traces:
                 if source is None:
                     continue
                 k = source
-            elif q.name in FUSIBLE and result.elements < elements(program, q.outs[0]):
+            elif q.name in FUSIBLE and result.elements < program.elements[q.outs[0]]:
                 k = _summed(program, readers, k, result.elements)
             elif q.name in IN_PLACE:
                 k = _updated(program, readers, k, kernel.reads)
@@ -97,7 +97,7 @@ def _owners(program: Program, traces: Traces) -> dict[int, int]:
     owners: dict[int, int] = {}
     padded: list[int] = []
     for k, found in traces.items():
-        sizes = {elements(program, v) for v in program.equations[k].outs}
+        sizes = {program.elements[v] for v in program.equations[k].outs}
         whole = [i for i, result in found if result.elements >= min(sizes, default=0)]
         light = program.equations[k].name in FUSIBLE
         if whole or not light:
@@ -131,7 +131,7 @@ def _summed(program: Program, readers: Mapping[int, list[int]], k: int, size: in
         for v in program.equations[todo.pop(0)].outs:
             for c in readers.get(v, ()):
                 q = program.equations[c]
-                if q.name in REDUCTIONS and elements(program, q.outs[0]) == size:
+                if q.name in REDUCTIONS and program.elements[q.outs[0]] == size:
                     return c
                 if q.name in FUSIBLE and c not in seen:
                     seen.add(c)

@@ -54,11 +54,6 @@ class TaggedKernel:
     taken: tuple[Result, ...] = ()
 
 
-def elements(program: Program, value: int) -> int:
-    """How many elements a value has."""
-    return math.prod(getattr(program.avals[value], "shape", ()))
-
-
 def tagged_kernels(program: Program, target: Target) -> list[TaggedKernel]:
     """Compiles a program for a target and reads its kernels, in the compiled order.
 

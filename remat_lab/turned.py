@@ -9,7 +9,6 @@ bias: it would be written in the transposed order once more than anyone reads it
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,7 +48,7 @@ def _turn(program: Program, value: int) -> tuple[int, ...] | None:
         return None
     made = program.producer.get(value)
     while made is not None and (q := program.equations[made]).name != "transpose":
-        arrays = [v for v in q.reads if math.prod(program.avals[v].shape) > 1]
+        arrays = [v for v in q.reads if program.elements[v] > 1]
         if q.name not in ELEMENTWISE or len(arrays) != 1:
             return None
         made = program.producer.get(arrays[0])

@@ -131,7 +131,7 @@ def _arrays_before(program: Program, inside: Mapping[int, Equation], reduction: 
     repeated to that length elsewhere, too: the compiler makes one array of both, where the order of steps does not forbid it,
     and kernels of reductions repeat only what is theirs alone.
     """
-    length, rank = _elements(program, value), len(getattr(program.avals[value], "shape", ()))
+    length, rank = program.elements[value], len(getattr(program.avals[value], "shape", ()))
     in_rows = rank - 1 in reduction.eqn.params.get("axes", ())
     path, smaller, todo = {id(reduction)}, set[int](), [value]
     selects = False
@@ -143,8 +143,8 @@ def _arrays_before(program: Program, inside: Mapping[int, Equation], reduction: 
         if q.name == "select_n":
             selects = True
             continue
-        todo += [u for u in q.reads if _elements(program, u) == length]
-        smaller.update(u for u in q.reads if 1 < _elements(program, u) < length)
+        todo += [u for u in q.reads if program.elements[u] == length]
+        smaller.update(u for u in q.reads if 1 < program.elements[u] < length)
     return selects + (0 if in_rows else sum(_is_repeated_elsewhere(program, u, length, path) for u in smaller))
 
 
@@ -155,7 +155,7 @@ def _is_repeated_elsewhere(program: Program, value: int, length: int, path: set[
         v = todo.pop()
         for k in program.readers.get(v, ()):
             q = program.equations[k]
-            made = [o for o in q.outs if _elements(program, o) == length]
+            made = [o for o in q.outs if program.elements[o] == length]
             if id(q) in path:
                 todo += [o for o in made if o not in seen]
                 seen.update(made)
@@ -170,16 +170,16 @@ def _is_costly(q: Equation) -> bool:
 
 def _is_repeated_within(program: Program, inside: Mapping[int, Equation], value: int) -> bool:
     """Whether a step repeats the elements of a value, or of what little it makes of that first."""
-    length, todo, seen = _elements(program, value), [value], set[int]()
+    length, todo, seen = program.elements[value], [value], set[int]()
     while todo:
         for k in program.readers.get(todo.pop(), ()):
             q = program.equations[k]
             if k in seen:
                 continue
             seen.add(k)
-            if any(o in inside and _elements(program, o) > length > 1 for o in q.outs) and q.name == "broadcast_in_dim":
+            if any(o in inside and program.elements[o] > length > 1 for o in q.outs) and q.name == "broadcast_in_dim":
                 return True
-            todo += [o for o in q.outs if o in inside and _elements(program, o) == length and not _is_costly(q)]
+            todo += [o for o in q.outs if o in inside and program.elements[o] == length and not _is_costly(q)]
     return False
 
 
@@ -187,10 +187,6 @@ def _computed(inside: Mapping[int, Equation], value: int) -> bool:
     while value in inside and inside[value].name in VIEWS and inside[value].reads:
         value = inside[value].reads[0]
     return value in inside and bool(inside[value].reads)
-
-
-def _elements(program: Program, value: int) -> int:
-    return math.prod(getattr(program.avals[value], "shape", ()))
 
 
 def _moves(aval: Any, order: Sequence[int]) -> bool:

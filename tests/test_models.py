@@ -175,7 +175,7 @@ def test_depth_counts_layers(depth: int, bottleneck: bool, convolutions: int):
 
 PUBLISHED = {
     "resnet50": (
-        lambda: resnet.loss(stages=(3, 4, 6, 3), bottleneck=True, stem="imagenet", image=224, width=64, classes=1000, batch=1),
+        lambda: resnet.loss(**resnet.RESNET50, batch=1),
         25_557_032,
     ),
     "vgg16": (lambda: vgg.loss(convolutions=(2, 2, 3, 3, 3), batch=1), 138_357_544),

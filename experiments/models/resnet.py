@@ -3,7 +3,7 @@
 The defaults are that paper's section 4.2: the CIFAR-10 networks of 6n + 2 layers with three stages of n basic blocks. With
 `stem="imagenet"`, `bottleneck=True` and block counts per stage they are those of its Table 1, such as ResNet-50:
 
-    loss(stages=(3, 4, 6, 3), bottleneck=True, stem="imagenet", image=224, width=64, classes=1000)
+    loss(**RESNET50)
 
 Shortcuts that change shape are 1x1 convolutions with batch norm (its option B).
 """
@@ -20,6 +20,15 @@ import jax
 from experiments.models.arguments import positive
 from experiments.models.images import classifier
 from experiments.models.model import Model
+
+RESNET50: dict[str, Any] = {
+    "stages": (3, 4, 6, 3),
+    "bottleneck": True,
+    "stem": "imagenet",
+    "image": 224,
+    "width": 64,
+    "classes": 1000,
+}
 
 Conv = partial(nn.Conv, use_bias=False)
 Norm = partial(nn.BatchNorm, use_running_average=False)
