@@ -73,7 +73,7 @@ def run(name: str, rounds: int) -> dict[str, Any]:
             "compiled_bytes": compiled.temp_bytes,
             "steps": len(plan.schedule.order),
         }
-    seconds = time_alternated(thunks, rounds=rounds, settled=True)
+    seconds = time_alternated(thunks, rounds=rounds)
     for title, row in plans.items():
         row["measured_seconds"] = statistics.median(seconds[title])
         row["predicted_over_measured"] = row["predicted_seconds"] / row["measured_seconds"]

@@ -63,7 +63,7 @@ def measure(name: str, budget: float, rounds: int, same_options: bool = False) -
     load = os.getloadavg()[0]
     once = sum(runs[-1] for runs in time_alternated(thunks, rounds=1).values())
     rounds = max(rounds, int(TIMED_SECONDS / once))
-    seconds = time_alternated(thunks, rounds=rounds, settled=True)
+    seconds = time_alternated(thunks, rounds=rounds)
     ratios = [a / b for a, b in zip(seconds["plan"], seconds["plain"], strict=True)]
     low, _, high = statistics.quantiles(ratios, n=4)
     return {

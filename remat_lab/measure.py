@@ -138,31 +138,25 @@ def device_peak(call: Callable[[], Any], device: Any) -> int | None:
 
 
 def time_alternated(
-    thunks: Mapping[str, Callable[[], Any]],
-    *,
-    rounds: int = 7,
-    settled: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    thunks: Mapping[str, Callable[[], Any]], *, rounds: int = 7, progress: Callable[[int, int], None] | None = None
 ) -> dict[str, list[float]]:
     """Times several programs in turn, so that drifts of the machine meet all of them alike.
 
+    Each runs once more, untimed, right before each timed run. In training a step follows its like; the first one after another
+    program finds the caches and the allocator as that left them.
+
     Args:
         thunks: each runs one program and waits for it.
-        rounds: how often each is timed, after one run that is not.
-        settled: whether it runs once more, untimed, right before each timed run. In training a step follows its like; the first
-            one after another program finds the caches and the allocator as that left them.
+        rounds: how often each is timed.
         progress: called with the number of rounds done and of all rounds.
 
     Returns:
         For each name the seconds of every round. Compare within rounds: ratios are paired.
     """
-    for thunk in thunks.values():
-        thunk()
     seconds: dict[str, list[float]] = {name: [] for name in thunks}
     for done in range(rounds):
         for name, thunk in thunks.items():
-            if settled:
-                thunk()
+            thunk()
             start = time.perf_counter()
             thunk()
             seconds[name].append(time.perf_counter() - start)
