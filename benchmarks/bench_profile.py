@@ -97,7 +97,7 @@ def timed_profile(fused: Any) -> tuple[Profile, dict[str, Any]]:
     found: Profile = profile(fused)
     seconds = time.perf_counter() - start
     about = {"steps": len(fused.groups), "distinct": found.distinct, "measured": found.measured}
-    return found, {"seconds": seconds, **about, "fresh_seconds_per_gigabyte": 1e9 * found.fresh_seconds_per_byte}
+    return found, {"seconds": seconds, **about, "memory_seconds_per_gigabyte": 1e9 * found.memory_seconds_per_byte}
 
 
 def compare_pair(plans: dict[str, dict[str, Any]], a: str, b: str) -> dict[str, Any]:

@@ -22,13 +22,13 @@ from remat_lab.errors import InvalidArgument, ProfileWarning
 from remat_lab.fuse import Fused
 from remat_lab.primitives import FUSIBLE, REDUCTIONS
 from remat_lab.profile_cache import Cache, Measurement, default_cache
-from remat_lab.profile_memory import LARGE_BYTES, fresh_seconds
+from remat_lab.profile_memory import LARGE_BYTES, memory_seconds
 from remat_lab.profile_step import StepProgram, cannot_run_alone, step_program
 from remat_lab.profile_timer import Timing, compile_step, time_steps
 from remat_lab.targets import Target, as_target
 from solvers.graph import Graph
 
-_FORMAT = "4"  # of keys and files: what was measured another way is not read
+_FORMAT = "5"  # of keys and files: what was measured another way is not read
 
 Report = Callable[[str, int, int], None]
 """Called with what is being done, how many parts of it are done, and how many there are."""
@@ -44,7 +44,7 @@ class Profile:
         distinct: number of structurally different steps.
         measured: how many of them were measured now, rather than read from the cache.
         seconds: time that it took.
-        fresh_seconds_per_byte: what a byte costs that the system hands out anew (`profile_memory`); 0 off the CPU.
+        memory_seconds_per_byte: what a byte of large temporaries costs beside the steps (`profile_memory`); 0 off the CPU.
     """
 
     measurements: dict[int, Measurement]
@@ -52,7 +52,7 @@ class Profile:
     distinct: int
     measured: int
     seconds: float
-    fresh_seconds_per_byte: float = 0.0
+    memory_seconds_per_byte: float = 0.0
 
     def apply(self, fused: Fused) -> Fused:
         """The same graph with measured seconds as costs (where steps were timed) and measured workspaces.
@@ -72,9 +72,9 @@ class Profile:
         Args:
             order: its computations.
             otherwise: steps that could not be timed take their cost in this graph.
-            temp_bytes: its temporaries, which are one block of memory. A large one is mapped and cleared at each run.
+            temp_bytes: its temporaries, which are one block of memory. A large one costs time of its own (`profile_memory`).
         """
-        total = temp_bytes * self.fresh_seconds_per_byte if temp_bytes >= LARGE_BYTES else 0.0
+        total = temp_bytes * self.memory_seconds_per_byte if temp_bytes >= LARGE_BYTES else 0.0
         for v in order:
             found = self.measurements.get(v)
             total += otherwise.nodes[v].cost if found is None or found.seconds is None else found.seconds
@@ -135,7 +135,7 @@ def profile(
         reasons={v: reasons[step.key] for v, step in steps.items() if step.key in reasons},
         distinct=len(distinct),
         measured=sum(step.key in known for step in missing),
-        fresh_seconds_per_byte=_fresh(cache, setting) if timed and chosen.platform == "cpu" else 0.0,
+        memory_seconds_per_byte=_memory(cache, setting) if timed and chosen.platform == "cpu" else 0.0,
         seconds=time.perf_counter() - start,
     )
 
@@ -195,13 +195,13 @@ def _setting(target: Target) -> dict[str, str]:
     }
 
 
-def _fresh(cache: Cache, setting: dict[str, str]) -> float:
-    """Seconds per byte of fresh memory, measured now or at any time before."""
-    size, key = 2 * LARGE_BYTES, _key(setting, "fresh memory")
+def _memory(cache: Cache, setting: dict[str, str]) -> float:
+    """Seconds per byte of large temporaries, measured now or at any time before."""
+    size, key = 2 * LARGE_BYTES, _key(setting, "large temporaries")
     found = cache.read(key)
     if found is None or found.seconds is None:
-        found = Measurement(fresh_seconds(size), size)
-        cache.write(key, found, step=["fresh memory"], inputs=[], setting=setting)
+        found = Measurement(memory_seconds(size), size)
+        cache.write(key, found, step=["large temporaries"], inputs=[], setting=setting)
     return (found.seconds or 0.0) / size
 
 

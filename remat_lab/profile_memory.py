@@ -1,40 +1,80 @@
-"""What a program's own memory costs: temporaries that the system hands out anew at every run.
+"""What a program's own memory costs: temporaries that the system hands out anew at every run, and that leave the caches.
 
 An allocator keeps small blocks for the next run, but gives large ones back, so that a program with large temporaries waits for
 the system to map and clear each page again where it first writes to it. glibc does so from 32 MiB on at the latest (the upper
-limit of its M_MMAP_THRESHOLD). Nothing of it is in the steps by themselves: the memory of their results is there before they
-run (`profile_timer`).
+limit of its M_MMAP_THRESHOLD). And what is kept for long has left the caches when it is read. Neither is in the steps by
+themselves, which find the memory of their results in place and their inputs just used (`profile_timer`).
 """
 
 from __future__ import annotations
 
-import math
-import time
+import statistics
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from remat_lab.measure import compile_jitted, time_alternated
+
 LARGE_BYTES = 32 << 20
-_RUNS = 5
+_ROUNDS = 15
+_PARTS = 32  # arrays that the kept bytes are split into
 
 
-def fresh_seconds(size: int = 2 * LARGE_BYTES) -> float:
-    """Seconds that it takes to get so many bytes from the system, and to clear them.
+def memory_seconds(size: int = 2 * LARGE_BYTES) -> float:
+    """Seconds that temporaries of so many bytes take beyond the steps that write and read them."""
+    return _fresh_seconds(size) + _cold_seconds(size)
 
-    What writing a result of this size takes beyond writing it over the one before; the fastest of a few runs each.
-    """
+
+def _fresh_seconds(size: int) -> float:
+    """Seconds that it takes longer to write a result of so many bytes anew than over the one before."""
     shape, number = jax.ShapeDtypeStruct((size // 4,), jnp.float32), jnp.float32(1)
     fill = partial(jnp.broadcast_to, shape=shape.shape)
-    anew = jax.jit(fill).lower(number).compile()
-    over = jax.jit(lambda _, value: fill(value), donate_argnums=0, keep_unused=True).lower(shape, number).compile()
-    last = jax.block_until_ready(anew(number))
-    new, old = math.inf, math.inf
-    for _ in range(_RUNS):
-        start = time.perf_counter()
-        last = jax.block_until_ready(over(last, number))
-        old = min(old, time.perf_counter() - start)
-        start = time.perf_counter()
-        jax.block_until_ready(anew(number))
-        new = min(new, time.perf_counter() - start)
-    return max(0.0, new - old)
+    anew = compile_jitted(jax.jit(fill), number)
+    over = _Overwriting(lambda _, value: fill(value), shape, number)
+    return _longer(lambda: anew.call(number), over)
+
+
+def _cold_seconds(size: int) -> float:
+    """Seconds that it takes longer to write and read so many bytes where all are kept until they are read.
+
+    The same steps forward and back once keep each result and once read the last one only. What is kept lies in memory that is
+    there already.
+    """
+    part = jax.ShapeDtypeStruct((size // _PARTS // 4,), jnp.float32)
+    start = jnp.ones(part.shape, part.dtype)
+    return _longer(*(_Overwriting(_there_and_back, [part] * kept, start) for kept in (_PARTS, 1)))
+
+
+def _there_and_back(kept: list[jax.Array], x: jax.Array) -> tuple[list[jax.Array], jax.Array]:
+    """A chain of steps each way. The last results of the way forward, as many as are kept, are read in turn on the way back."""
+    step = jax.lax.optimization_barrier
+    results = []
+    for _ in range(_PARTS):
+        x = step(x * 0.5 + 0.5)
+        results.append(x)
+    results = results[-len(kept) :]
+    for k in reversed(range(_PARTS)):
+        x = step(x * 0.5 + results[k % len(kept)])
+    return results, jnp.sum(x)
+
+
+def _longer(more: Callable[[], Any], less: Callable[[], Any]) -> float:
+    """How much longer one takes than the other: the median over rounds."""
+    seconds = time_alternated({"more": more, "less": less}, rounds=_ROUNDS)
+    return max(0.0, statistics.median(a - b for a, b in zip(seconds["more"], seconds["less"], strict=True)))
+
+
+class _Overwriting:
+    """Runs a function whose results, or the first of them, are written over its first argument, those of the run before."""
+
+    def __init__(self, fun: Callable[[Any, jax.Array], Any], like: Any, value: jax.Array) -> None:
+        self.compiled = compile_jitted(jax.jit(fun, donate_argnums=0, keep_unused=True), like, value)
+        self._last = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
+        self._value = value
+
+    def __call__(self) -> None:
+        found = self.compiled.call(self._last, self._value)
+        self._last = found[0] if isinstance(found, tuple) else found

@@ -14,7 +14,7 @@ import pytest
 from jax import lax
 
 import remat_lab as rl
-from remat_lab import profile_cache, profile_timer
+from remat_lab import profile_cache, profile_memory, profile_timer
 from remat_lab.api import analyse
 from remat_lab.errors import InvalidArgument, ProfileWarning
 from remat_lab.flatten import flatten
@@ -286,14 +286,29 @@ def test_measured_seconds_and_workspaces_replace_those_of_the_rules(ticking):
     ("temp", "paid"), [(0, 0), (LARGE_BYTES - 1, 0), (LARGE_BYTES, LARGE_BYTES), (2 * LARGE_BYTES, 2 * LARGE_BYTES)]
 )
 def test_large_temporaries_are_paid_for_once_at_each_run(monkeypatch, temp, paid):
-    monkeypatch.setattr("remat_lab.profile.fresh_seconds", lambda size: float(size))  # a second a byte
+    monkeypatch.setattr("remat_lab.profile.memory_seconds", lambda size: float(size))  # a second a byte
     monkeypatch.setattr("remat_lab.profile.time_steps", lambda steps, **_: [Timing(1.0, 0.0) for _ in steps])
     fused = fused_stack()
     first, second = profile(fused), profile(fused)
     assert second.measured == 0
     for found in (first, second):
         assert found.seconds_of(fused.graph.steps, fused.graph, temp) == len(fused.graph.steps) + paid
-    assert profile(fused, timed=False).fresh_seconds_per_byte == 0
+    assert profile(fused, timed=False).memory_seconds_per_byte == 0
+
+
+def test_what_is_kept_until_it_is_read_is_compared_with_the_same_steps_in_the_same_memory(monkeypatch):
+    compared = []
+    monkeypatch.setattr(profile_memory, "_longer", lambda *runs: compared.append(runs) or 0.25)
+    size, part = 1 << 20, (1 << 20) // profile_memory._PARTS
+    assert profile_memory.memory_seconds(size) == 0.5
+    (_, over), (keeping, reusing) = compared
+    for run in (over, keeping, reusing):
+        run()
+        run()  # its arguments are given away at each run
+    assert over.compiled.alias_bytes == keeping.compiled.alias_bytes == size
+    assert reusing.compiled.alias_bytes == part
+    assert keeping.compiled.flops == reusing.compiled.flops > 0
+    assert max(keeping.compiled.temp_bytes, reusing.compiled.temp_bytes) <= 2 * part
 
 
 def test_the_workspace_is_what_the_compiler_says():
