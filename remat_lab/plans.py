@@ -141,7 +141,8 @@ class Plan:
     @cached_property
     def predicted(self) -> Predicted:
         """Peak, FLOPs and the live-byte timeline."""
-        return predict(self.fused, self.schedule, self.fused if self.plain is None else self.plain[1])
+        plain, lends = self.fused if self.plain is None else self.plain[1], as_target(self.target).lends_results
+        return predict(self.fused, self.schedule, plain, lends=lends)
 
     def summary(self) -> str:
         """What the plan keeps, recomputes and costs, in about ten lines; with what `apply` costs once it has been planned."""

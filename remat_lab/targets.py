@@ -145,6 +145,11 @@ class Target:
         return dict(CPU_SCHEDULERS["memory"]) if self.platform == "cpu" else {}
 
     @property
+    def lends_results(self) -> bool:
+        """Whether the compiler puts temporaries into buffers of results that are not written yet: not for TPUs."""
+        return self.platform != "tpu"
+
+    @property
     def memory_bytes(self) -> int | None:
         """The device's memory; None if unknown."""
         return None if self.facts is None else self.facts.memory_bytes

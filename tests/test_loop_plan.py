@@ -223,8 +223,8 @@ def test_the_users_own_loss_is_the_reference(nested):
     assert plan.predicted.keep_all_peak_bytes == plain.planned_bytes
     assert plan.predicted.flops == pytest.approx(plain.predicted.flops * (1 + plan.predicted.extra_flops_ratio))
     options = {"xla_backend_optimization_level": "0"}  # compiles in half the time
-    applied = jax.jit(jax.value_and_grad(plan.apply()), compiler_options=options)(*args)
-    for got, wanted in zip(applied, jax.value_and_grad(rnn_loss)(*args), strict=True):
+    applied, own = (jax.jit(jax.value_and_grad(f), compiler_options=options)(*args) for f in (plan.apply(), rnn_loss))
+    for got, wanted in zip(applied, own, strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
 
 
