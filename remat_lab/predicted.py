@@ -39,7 +39,7 @@ class Predicted:
     starts_backward: int
 
 
-def predict(fused: Fused, schedule: Schedule, plain: Fused, *, lends: bool = True) -> Predicted:
+def predict(fused: Fused, schedule: Schedule, plain: Fused, *, lends: bool) -> Predicted:
     """Simulates a schedule.
 
     Args:

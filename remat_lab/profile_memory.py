@@ -17,24 +17,27 @@ import jax
 import jax.numpy as jnp
 
 from remat_lab.measure import compile_jitted, time_alternated
+from remat_lab.profile_timer import run_of
 
 LARGE_BYTES = 32 << 20
 _ROUNDS = 15
 _PARTS = 32  # arrays that the kept bytes are split into
 
 
-def memory_seconds(size: int = 2 * LARGE_BYTES) -> float:
+def memory_seconds(size: int) -> float:
     """Seconds that temporaries of so many bytes take beyond the steps that write and read them."""
     return _fresh_seconds(size) + _cold_seconds(size)
 
 
 def _fresh_seconds(size: int) -> float:
     """Seconds that it takes longer to write a result of so many bytes anew than over the one before."""
-    shape, number = jax.ShapeDtypeStruct((size // 4,), jnp.float32), jnp.float32(1)
-    fill = partial(jnp.broadcast_to, shape=shape.shape)
-    anew = compile_jitted(jax.jit(fill), number)
-    over = _Overwriting(lambda _, value: fill(value), shape, number)
-    return _longer(lambda: anew.call(number), over)
+
+    def fill(value: jax.Array) -> list[jax.Array]:
+        return [jnp.broadcast_to(value, size // 4)]
+
+    number = jax.ShapeDtypeStruct((), jnp.float32)
+    anew, value = compile_jitted(jax.jit(fill), number), jnp.float32(1)
+    return _longer(lambda: anew.call(value), run_of(fill, [number]).seconds)
 
 
 def _cold_seconds(size: int) -> float:
@@ -44,37 +47,23 @@ def _cold_seconds(size: int) -> float:
     there already.
     """
     part = jax.ShapeDtypeStruct((size // _PARTS // 4,), jnp.float32)
-    start = jnp.ones(part.shape, part.dtype)
-    return _longer(*(_Overwriting(_there_and_back, [part] * kept, start) for kept in (_PARTS, 1)))
+    return _longer(*(run_of(partial(_there_and_back, kept), [part]).seconds for kept in (_PARTS, 1)))
 
 
-def _there_and_back(kept: list[jax.Array], x: jax.Array) -> tuple[list[jax.Array], jax.Array]:
-    """A chain of steps each way. The last results of the way forward, as many as are kept, are read in turn on the way back."""
+def _there_and_back(kept: int, x: jax.Array) -> list[jax.Array]:
+    """A chain of steps each way. So many of the last results of the way forward are read in turn on the way back."""
     step = jax.lax.optimization_barrier
     results = []
     for _ in range(_PARTS):
         x = step(x * 0.5 + 0.5)
         results.append(x)
-    results = results[-len(kept) :]
+    results = results[-kept:]
     for k in reversed(range(_PARTS)):
-        x = step(x * 0.5 + results[k % len(kept)])
-    return results, jnp.sum(x)
+        x = step(x * 0.5 + results[k % kept])
+    return [*results, jnp.sum(x)]
 
 
 def _longer(more: Callable[[], Any], less: Callable[[], Any]) -> float:
     """How much longer one takes than the other: the median over rounds."""
     seconds = time_alternated({"more": more, "less": less}, rounds=_ROUNDS)
     return max(0.0, statistics.median(a - b for a, b in zip(seconds["more"], seconds["less"], strict=True)))
-
-
-class _Overwriting:
-    """Runs a function whose results, or the first of them, are written over its first argument, those of the run before."""
-
-    def __init__(self, fun: Callable[[Any, jax.Array], Any], like: Any, value: jax.Array) -> None:
-        self.compiled = compile_jitted(jax.jit(fun, donate_argnums=0, keep_unused=True), like, value)
-        self._last = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
-        self._value = value
-
-    def __call__(self) -> None:
-        found = self.compiled.call(self._last, self._value)
-        self._last = found[0] if isinstance(found, tuple) else found

@@ -77,12 +77,12 @@ def time_steps(
         progress: called with the number of rounds done and of all rounds.
     """
     number = [jax.ShapeDtypeStruct((), jnp.float32)]
-    empty = _Run(_overwriting(lambda x: [x + 1], Target.present()).lower(number, number).compile(), *_arrays(number, number))
+    empty = run_of(lambda x: [x + 1], number)
     samples: list[list[float]] = [[] for _ in steps]
     for done in range(rounds):
         launch = _time(empty)
         for (step, program), found in zip(steps, samples, strict=True):
-            whole = _time(_Run(program.executable, *_arrays(step.results, step.inputs, seed=done)))
+            whole = _time(Run(program, *_arrays(step.results, step.inputs, seed=done)))
             found.append(max(whole - launch, _LEAST * whole))
         if progress is not None:
             progress(done + 1, rounds)
@@ -118,24 +118,31 @@ def _implementation(shape: jax.ShapeDtypeStruct) -> Any:
     return found[0]
 
 
-class _Run:
+class Run:
     """A compiled step and its arrays.
 
     Attributes:
+        program: what is run.
         results: of the last run; the next writes over them.
     """
 
-    def __init__(self, executable: Any, results: list[jax.Array], arrays: list[jax.Array]) -> None:
-        self.results = results
-        self._executable, self._arrays = executable, arrays
+    def __init__(self, program: Compiled, results: list[jax.Array], arrays: list[jax.Array]) -> None:
+        self.program, self.results = program, results
+        self._arrays = arrays
 
     def seconds(self, runs: int = 1) -> float:
         """Runs it so many times, each queued behind the one before."""
         start = time.perf_counter()
         for _ in range(runs):
-            self.results = self._executable(self.results, self._arrays)
+            self.results = self.program.executable(self.results, self._arrays)
         jax.block_until_ready(self.results)
         return time.perf_counter() - start
+
+
+def run_of(fun: Callable[..., Sequence[Any]], inputs: Sequence[jax.ShapeDtypeStruct]) -> Run:
+    """A function of arrays that returns a list of them, compiled as steps are, and what to run it on."""
+    results = jax.eval_shape(fun, *inputs)
+    return Run(compile_jitted(_overwriting(fun, Target.present()), results, inputs), *_arrays(results, inputs))
 
 
 def _arrays(
@@ -145,7 +152,7 @@ def _arrays(
     return made[: len(results)], made[len(results) :]
 
 
-def _time(run: _Run) -> float:
+def _time(run: Run) -> float:
     """Seconds of a run behind others. One queue before is not timed."""
     run.seconds(2)
     tries = [(run.seconds(), run.seconds(1 + _QUEUED)) for _ in range(_TRIES)]
