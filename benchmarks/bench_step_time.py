@@ -21,8 +21,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +28,7 @@ from typing import Any
 import jax
 
 import remat_lab as rl
+from experiments.isolated import Killed, call_apart
 from experiments.models import dropout_mlp, gru, lstm, mlp, resnet, transformer, unet
 from experiments.models.model import Model
 from experiments.unrolled import loop
@@ -81,7 +80,6 @@ def measure(name: str, budget: float, rounds: int, same_options: bool = False) -
     return {
         "model": name,
         "budget": budget,
-        "kept_memory": KEPT_MEMORY.items() <= os.environ.items(),
         "budget_bytes": plan.budget_bytes,
         "status": plan.solution.status.value,
         "unscheduled": plan.unscheduled,
@@ -114,15 +112,6 @@ def as_text(row: dict[str, Any]) -> str:
     )
 
 
-def append(name: str, options: argparse.Namespace) -> None:
-    """Measures one model and appends its row."""
-    row = measure(name, options.budget, options.rounds, options.same_options)
-    options.out.parent.mkdir(exist_ok=True)
-    with options.out.open("a") as file:
-        file.write(json.dumps(row) + "\n")
-    print(as_text(row), flush=True)
-
-
 def main() -> int:
     """Measures what is asked for, each model in a process of its own, then holds it to the claim."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -132,19 +121,21 @@ def main() -> int:
     parser.add_argument("--same-options", action="store_true", help="time plain JAX under the plan's compiler options, too")
     parser.add_argument("--kept-memory", action="store_true", help="let the allocator keep all that it got from the system")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where to append")
-    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)  # the one model, in this process
     options = parser.parse_args()
-    if options.here:
-        append(options.model[0], options)
-        return 0
-    names = options.model or list(MODELS)
-    settings = ["--here", "--budget", str(options.budget), "--rounds", str(options.rounds), "--out", str(options.out)]
-    settings += ["--same-options"] if options.same_options else []
-    for name in names:
-        command = [sys.executable, __file__, *settings, "--model", name]
-        subprocess.run(command, check=True, env=os.environ | (KEPT_MEMORY if options.kept_memory else {}))
-    rows = [json.loads(line) for line in options.out.read_text().splitlines()][-len(names) :]
-    slow = [row["model"] for row in rows if row["ratio"] > 1]
+    if options.kept_memory:
+        os.environ |= KEPT_MEMORY  # glibc reads it where a process starts
+    slow = []
+    for name in options.model or MODELS:
+        row = call_apart(measure, name, options.budget, options.rounds, options.same_options)
+        if isinstance(row, Killed):
+            raise SystemExit(f"{name}: {row.reason}")
+        row |= {"kept_memory": options.kept_memory}
+        options.out.parent.mkdir(exist_ok=True)
+        with options.out.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(as_text(row), flush=True)
+        if row["ratio"] > 1:
+            slow.append(name)
     print("slower than plain JAX: " + ", ".join(slow) if slow else "no plan is slower than plain JAX")
     return 1 if slow and not options.kept_memory else 0
 
