@@ -83,7 +83,7 @@ def source_line(eqn: Equation, calls: Sequence[Equation] = ()) -> str | None:
 def context_key(eqn: Equation) -> Any:
     """Equal for equations traced under the same context (compute type, mesh, metadata)."""
     ctx = eqn.ctx
-    return (ctx.compute_type, ctx.threefry_partitionable, ctx.cur_abstract_mesh, str(ctx.xla_metadata))
+    return (ctx.compute_type, ctx.threefry_partitionable, ctx.cur_abstract_mesh, str(ctx.xla_metadata)) if hasattr(ctx, "compute_type") else ctx
 
 
 def scopes_of(eqn: Equation) -> str:
