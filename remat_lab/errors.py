@@ -19,6 +19,10 @@ class PlanMismatch(RematLabError, ValueError):
     """A plan is used with other shapes, dtypes, static values or another program than it was made for."""
 
 
+class UnsupportedJax(RematLabError, NotImplementedError):
+    """A feature needs something of JAX's inside that the installed JAX does not have."""
+
+
 class InvalidPlanFile(RematLabError, ValueError):
     """A file that should hold a plan cannot be read, is damaged, or was written by another version."""
 
