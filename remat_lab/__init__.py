@@ -15,6 +15,7 @@ from remat_lab.errors import InvalidPlanFile as InvalidPlanFile
 from remat_lab.errors import PlanMismatch as PlanMismatch
 from remat_lab.errors import RematLabError as RematLabError
 from remat_lab.errors import UnsupportedEffect as UnsupportedEffect
+from remat_lab.errors import UnsupportedJax as UnsupportedJax
 from remat_lab.frontier import Frontier as Frontier
 from remat_lab.frontier import frontier as frontier
 from remat_lab.loops import fori_loop as fori_loop

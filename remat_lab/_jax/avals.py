@@ -40,7 +40,7 @@ def trace_context() -> Any:
     try:
         settings = tuple((name, getattr(jax.config, name, value)) for name, value in jax.config.values.items())
         axes = tuple((name, jax.lax.axis_size(name)) for name in names.find(names.AXIS_NAMES)())
+        # an equation's context knows the mesh, and what stands in no setting (where to compute, metadata)
+        return settings, axes, jax.make_jaxpr(jax.lax.neg)(1.0).eqns[0].ctx
     except (AttributeError, names.UnsupportedJax):
         return object()
-    # the context of an equation knows the mesh and what stands in no setting (where to compute, metadata)
-    return settings, axes, jax.make_jaxpr(jax.lax.neg)(1.0).eqns[0].ctx

@@ -305,8 +305,8 @@ def missing(feature: str, where: str) -> UnsupportedJax:
     """The error that says that a feature cannot be had on this JAX."""
     instead = WITHOUT.get(feature)
     return UnsupportedJax(
-        f"{feature} need {where}, which jax {jax.__version__} does not have in the form that remat_lab knows. It was tested "
-        f"with jax {', '.join(TESTED)}: install one of these{f', or {instead}' if instead else ''}. "
+        f"{feature}: not with jax {jax.__version__}, which lacks {where} in the form that remat_lab knows. It was tested with "
+        f"jax {', '.join(TESTED)}: install one of these{f', or {instead}' if instead else ''}. "
         "`remat-lab doctor` lists what else is missing."
     )
 
