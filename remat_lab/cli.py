@@ -63,6 +63,22 @@ def targets(context: typer.Context) -> None:
 
 
 @app.command()
+def doctor(
+    context: typer.Context,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the page as JSON.")] = False,
+) -> None:
+    """Check what is installed: versions, JAX's inside, the compiler, a tiny plan with its proofs, targets. 0 if all works."""
+    with friendly(context):
+        from remat_lab.doctor import examine
+
+        with shown("doctor") as report:
+            found = examine(report)
+        typer.echo(json.dumps(found.to_json(), indent=1) if as_json else str(found))
+        if not found.works:
+            raise typer.Exit(1)
+
+
+@app.command()
 def audit(
     context: typer.Context,
     model: ModelName = "resnet",

@@ -9,7 +9,6 @@ from importlib import import_module
 import jax
 import jax.numpy as jnp
 import pytest
-from emitted import Emitted, planned_crossing
 from flax.linen import pooling
 
 import remat_lab as rl
@@ -19,6 +18,7 @@ from remat_lab.emit import run_schedule
 from remat_lab.flatten import flatten
 from remat_lab.fuse import fuse
 from remat_lab.measure import SCHEDULERS, Compiled, compile_program
+from remat_lab.read_back import Emitted, planned_crossing
 from remat_lab.verify import largest_difference
 from solvers.schedule import Schedule
 

@@ -1,4 +1,7 @@
-"""Reading an emitted step back: which step of the plan each equation runs, and which instance of a value it reads."""
+"""Reading an emitted step back: which step of the plan each equation runs, and which instance of a value it reads.
+
+What a plan promises is simulated; this reads the program that was emitted instead, so that the two can be compared.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,9 @@ from typing import Any
 
 import jax
 
-from remat_lab import Plan
-from solvers import Compute
+from remat_lab import _jax
+from remat_lab.plans import Plan
+from solvers.schedule import Compute
 
 
 @dataclass(frozen=True)
@@ -27,14 +31,14 @@ class Emitted:
 
     @classmethod
     def of(cls, plan: Plan, *args: Any) -> Emitted:
-        """Traces the step of a plan."""
+        """Traces the step of a plan; its arguments may be shapes."""
         return cls(plan, jax.make_jaxpr(plan.value_and_grad())(*args))
 
     @cached_property
     def equations(self) -> list[Any]:
         """All but the one that forbids differentiation."""
         guard, *equations = self.jaxpr.eqns
-        assert guard.primitive.name == "custom_jvp_call"
+        _expect("custom_jvp_call", guard)
         return equations
 
     def count(self, primitive: str) -> int:
@@ -46,6 +50,9 @@ class Emitted:
         """For each instance of a written value: its node, the computation that writes it and the last one that reads it.
 
         Computations are counted in the order of the schedule; what the step returns is read after the last one.
+
+        Raises:
+            ValueError: if another equation stands where one is planned.
         """
         origin: dict[Any, Any] = {}
 
@@ -61,7 +68,7 @@ class Emitted:
 
         def read(atoms: Any, position: int) -> None:
             for atom in atoms:
-                if not isinstance(atom, jax.extend.core.Literal) and root(atom) in writer:
+                if not isinstance(atom, _jax.Literal) and root(atom) in writer:
                     last[root(atom)] = position
 
         order = [step.node for step in self.plan.schedule.steps if isinstance(step, Compute)]
@@ -73,12 +80,14 @@ class Emitted:
                 if not planned.reads and eqn.primitive.name != planned.name:
                     continue  # a conversion of a literal, done while tracing
                 if planned.name == "select_and_scatter_add":  # one of two forms by platform, with zeros from behind a barrier
-                    assert [e.primitive.name for e in equations[at : at + 2]] == ["optimization_barrier", "platform_index"]
+                    _expect("optimization_barrier", eqn)
+                    _expect("platform_index", equations[at + 1])
                     at += 2
                     eqn = equations[at]
-                    assert planned.name in str(eqn.params["branches"])
+                    if planned.name not in str(eqn.params["branches"]):
+                        raise ValueError(f"no form of {eqn.primitive.name} is the {planned.name} that is planned")
                 else:
-                    assert eqn.primitive.name == planned.name, f"{eqn.primitive.name} stands where {planned.name} is planned"
+                    _expect(planned.name, eqn)
                 read(eqn.invars, position)
                 made.update(zip(planned.outs, eqn.outvars, strict=True))
                 at += 1
@@ -121,6 +130,11 @@ def planned_crossing(plan: Plan, position: int) -> Counter[int]:
         else:
             live.remove(step.node)
     return Counter(live)
+
+
+def _expect(name: str, eqn: Any) -> None:
+    if eqn.primitive.name != name:
+        raise ValueError(f"{eqn.primitive.name} at {_jax.source_line(eqn)} stands where {name} is planned")
 
 
 def _skip_barrier(equations: Any, at: int, origin: dict[Any, Any]) -> int:
