@@ -8,7 +8,7 @@ JOBS ?= 2
 ARGS ?=
 
 # Which releases, each in an environment of its own: `locked`, `oldest` (locked, too, with the oldest supported JAX), or `newest`
-# (looked up at each run). Any target runs on each of them: make compare RELEASES=oldest
+# (looked up at each run). Any target but test-targets runs on each of them: make compare RELEASES=oldest
 RELEASES ?= locked
 VENV ?= .venv$(patsubst %,-%,$(filter-out locked,$(RELEASES)))
 LOCK := requirements/$(RELEASES).txt
@@ -16,7 +16,7 @@ $(if $(filter locked oldest newest,$(RELEASES)),,$(error RELEASES=$(RELEASES): g
 
 # What the oldest and the newest releases are tested on in continuous integration: planning, emitting, policies, decorated
 # functions, loops, frameworks, and each private name of JAX.
-CORE := tests/test_{plan,emit,policy,remat,loops,frameworks}.py $(wildcard tests/test_jax_names.py)
+CORE := tests/test_{plan,emit,policy,remat,loops,frameworks,linen,nnx}.py $(wildcard tests/test_jax_names.py)
 
 EXPERIMENTS := resnet-depth mlp-depth lstm-length step-time frontier predicted-vs-compiled optimality
 
@@ -28,6 +28,7 @@ RANGES := requirements/ranges.py
 # For every Python from 3.12 on and every platform; whatever index is configured, its address stays out of the files.
 RESOLVE = .venv-lock/bin/uv pip compile --quiet --python .venv-lock/bin/python --universal --python-version 3.12 --no-build \
   --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' $(ARGS)
+MAKEFLAGS += --no-print-directory
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
