@@ -1,20 +1,34 @@
 # Needs only python3 >= 3.12, make and pip. On Debian and Ubuntu also: apt install python3-venv.
 #
-# Everything runs from the wheel installed in .venv, never from the checkout's folders. Dependencies are installed again when
-# pyproject.toml changes, the wheel when a source file does.
+# Everything runs from the wheel installed in .venv, never from the checkout's folders. Dependencies are those of the lock files in
+# requirements/, and are installed again when these or pyproject.toml change, the wheel when a source file does.
 
 PYTHON ?= python3
-VENV ?= .venv
-PINS ?=
 JOBS ?= 2
 ARGS ?=
 
+# Which releases, each in an environment of its own: `locked`, `oldest` (locked, too, with the oldest supported JAX), or `newest`
+# (looked up at each run). Any target but test-targets runs on each of them: make compare RELEASES=oldest
+RELEASES ?= locked
+VENV ?= .venv$(patsubst %,-%,$(filter-out locked,$(RELEASES)))
+LOCK := requirements/$(RELEASES).txt
+$(if $(filter locked oldest newest,$(RELEASES)),,$(error RELEASES=$(RELEASES): give locked, oldest or newest))
+
+# What the oldest and the newest releases are tested on in continuous integration: planning, emitting, policies, decorated
+# functions, loops, frameworks, and each private name of JAX.
+CORE := tests/test_{plan,emit,policy,remat,loops,frameworks,linen,nnx}.py $(wildcard tests/test_jax_names.py)
+
 EXPERIMENTS := resnet-depth mlp-depth lstm-length step-time frontier predicted-vs-compiled optimality
 
-OLDEST := jax==0.11.2 jaxlib==0.11.2
-
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# Only wheels: what a source distribution needs to be built would come without a lock.
+INSTALL_LOCKED := $(PIP) install --require-hashes --only-binary :all: --requirement
+RANGES := requirements/ranges.py
+# For every Python from 3.12 on and every platform; whatever index is configured, its address stays out of the files.
+RESOLVE = .venv-lock/bin/uv pip compile --quiet --python .venv-lock/bin/python --universal --python-version 3.12 --no-build \
+  --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' $(ARGS)
+MAKEFLAGS += --no-print-directory
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
@@ -23,33 +37,44 @@ SHELL := bash
 PACKAGES := remat_lab solvers experiments
 SOURCES := $(shell find $(PACKAGES) \( -name __pycache__ -o -name results \) -prune -o -print)
 
-.PHONY: help install compare test test-slow test-remat3 test-oldest test-targets test-both lint format bench bench-solvers bench-thousand fuzz clean
+.PHONY: help install compare test test-slow test-remat3 test-oldest test-newest test-core-oldest test-core-newest test-targets \
+  lock lint format smoke-experiments bench bench-experiments bench-solvers bench-thousand fuzz clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
-$(VENV)/.created:
+%/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 12))' || { \
 	  echo "remat_lab needs Python 3.12 or newer, but $(PYTHON) is $$($(PYTHON) --version 2>&1)." \
 	    "Name another one: make PYTHON=/path/to/python3.12 ..." >&2; exit 1; }
-	@$(PYTHON) -m venv $(VENV) || { \
-	  echo "Could not create $(VENV) with $(PYTHON). On Debian and Ubuntu: apt install python3-venv, then try again." >&2; exit 1; }
+	@$(PYTHON) -m venv $(@D) || { \
+	  echo "Could not create $(@D) with $(PYTHON). On Debian and Ubuntu: apt install python3-venv, then try again." >&2; exit 1; }
 	@touch $@
 
-$(VENV)/.dependencies: $(VENV)/.created pyproject.toml
-	$(PIP) install --quiet '.[dev]' $(PINS)
+ifeq ($(RELEASES),newest)
+.PHONY: $(VENV)/.dependencies
+$(VENV)/.dependencies: $(VENV)/.created
+	$(PIP) install --upgrade packaging
+	@$(BIN)/python $(RANGES) newest > $(VENV)/newest.txt
+	$(PIP) install --upgrade --upgrade-strategy eager --requirement $(VENV)/newest.txt
+	@$(BIN)/python $(RANGES) installed
+else
+$(VENV)/.dependencies: $(VENV)/.created $(LOCK) pyproject.toml $(RANGES)
+	$(INSTALL_LOCKED) $(LOCK)
+	@$(BIN)/python $(RANGES) check
 	@touch $@
+endif
 
 $(VENV)/.wheel: $(VENV)/.dependencies $(SOURCES)
-	$(PIP) install --quiet --no-deps --no-build-isolation --force-reinstall .
+	$(PIP) install --no-index --no-deps --no-build-isolation --force-reinstall .
 	@touch $@
 
-install: $(VENV)/.wheel ## set up .venv and install the wheel into it
+install: $(VENV)/.wheel ## set up .venv with the locked releases and install the wheel into it
 
 compare: install ## plan, emit and measure a ResNet-20 under every strategy (ARGS="--depth 56 ..." for more)
 	$(BIN)/remat-lab compare $(ARGS)
 
-test: install ## all tests but the slow ones
+test: install ## all tests but the slow ones, on the locked releases
 	$(BIN)/pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 test-slow: install ## the slow tests
@@ -62,14 +87,29 @@ test-remat3: install ## the tests of decorated functions and policies on JAX's n
 fuzz: install ## 2,000 random programs against plain JAX; continues fuzz.jsonl where it ends (ARGS="--minutes 10" for a part)
 	$(BIN)/python tests/fuzz.py $(ARGS)
 
-test-oldest: ## the tests on the oldest supported JAX, in an environment of its own
-	$(MAKE) test VENV=.venv-oldest PINS='$(OLDEST)'
+test-oldest: ## `make test` on the oldest supported JAX, in an environment of its own
+	$(MAKE) test RELEASES=oldest
 
-test-targets: install ## compile for a GPU that is not here (installs the extra gpu-target, 300 MB)
-	$(PIP) install --quiet '.[gpu-target]' "jax-cuda12-pjrt==$$($(BIN)/python -c 'from importlib.metadata import version; print(version("jaxlib"))')"
+test-newest: ## `make test` on what the package index has now, looked up at each run and printed, in an environment of its own
+	$(MAKE) test RELEASES=newest
+
+test-core-oldest: ## the core of the tests on the oldest supported JAX
+	$(MAKE) test-oldest ARGS='$(CORE) $(ARGS)'
+
+test-core-newest: ## the core of the tests on what the package index has now
+	$(MAKE) test-newest ARGS='$(CORE) $(ARGS)'
+
+test-targets: install ## compile for a GPU that is not here (installs the locked extra gpu-target, 300 MB)
+	$(INSTALL_LOCKED) requirements/gpu-target.txt
 	REMAT_LAB_TARGETS=1 $(BIN)/pytest -m ahead tests/test_targets_ahead.py $(ARGS)
 
-test-both: test test-oldest ## the tests on the newest and on the oldest JAX
+lock: .venv-lock/.created ## resolve pyproject.toml's ranges into requirements/*.txt (ARGS="--upgrade" for newer releases)
+	@.venv-lock/bin/python -m pip --disable-pip-version-check --quiet install 'uv<1' packaging
+	@echo "resolving requirements/locked.txt, oldest.txt and gpu-target.txt"
+	@$(RESOLVE) pyproject.toml --extra dev -o requirements/locked.txt
+	@.venv-lock/bin/python $(RANGES) oldest | $(RESOLVE) - pyproject.toml --extra dev -o requirements/oldest.txt
+	@.venv-lock/bin/python $(RANGES) gpu-target | $(RESOLVE) - -o requirements/gpu-target.txt
+	@.venv-lock/bin/python $(RANGES) check
 
 lint: install ## ruff and mypy
 	$(BIN)/ruff check
@@ -100,4 +140,4 @@ bench-thousand: install ## compile the plans of a 1,001-layer ResNet: minutes a 
 	$(BIN)/python benchmarks/bench_hierarchical.py --parts compiled $(ARGS)
 
 clean: ## remove environments, caches and builds
-	rm -rf .venv .venv-oldest build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

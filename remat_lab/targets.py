@@ -208,7 +208,7 @@ def _described(platform: Platform, description: str) -> Any:
     return _jax.described(platform, description)
 
 
-_CUDA_COMPILERS = ("jax-cuda12-pjrt", "jax-cuda13-pjrt")
+_CUDA_COMPILERS = ("jax-cuda13-pjrt", "jax-cuda12-pjrt")  # the second ends with 0.12.0.1
 
 
 def _version(package: str) -> str | None:
@@ -226,7 +226,7 @@ def _gpu_problem() -> str | None:
     jaxlib = _version("jaxlib")
     if jaxlib not in found.values():
         name, other = next(iter(found.items()))
-        return f"{name} {other} does not fit jaxlib {jaxlib}: pip install {name}=={jaxlib}"
+        return f"{name} {other} does not fit jaxlib {jaxlib}: pip install {_CUDA_COMPILERS[0]}=={jaxlib}"
     if not (_has_module("nvidia.cuda_nvcc") or _has_module("nvidia.cu13") or shutil.which("ptxas")):
         return f"CUDA's assembler (ptxas) is not installed: {install}"
     return None
