@@ -112,7 +112,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
             {"jax-cuda12-pjrt": "0.1", "jaxlib": "0.2"},
             (),
             "l4",
-            "jax-cuda12-pjrt 0.1 does not fit jaxlib 0.2: pip install jax-cuda12-pjrt==0.2",
+            "jax-cuda12-pjrt 0.1 does not fit jaxlib 0.2: pip install jax-cuda13-pjrt==0.2",
         ),
         ({"jax-cuda12-pjrt": "0.2", "jaxlib": "0.2"}, (), "a100", "ptxas"),
         ({"jax-cuda12-pjrt": "0.2", "jaxlib": "0.2"}, ("nvidia.cuda_nvcc",), "a100", None),
