@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from functools import cache
+from pathlib import Path
 
 import jax
 import pytest
@@ -56,7 +57,7 @@ def _outcomes(where: str) -> dict[str, str]:
     return json.loads(done.stdout)
 
 
-_HERE = __file__.rpartition("/")[0]
+_HERE = Path(__file__).parent
 
 
 def test_nothing_is_missing_where_nothing_is_hidden():
@@ -75,3 +76,19 @@ def test_a_missing_name_disables_the_feature_that_needs_it_and_no_other(name):
     assert name.feature in broken
     if name.feature != names.PLANS:  # which the others rest on
         assert set(broken) <= {name.feature, names.MAPPING}  # there a loop stands for what is planned
+
+
+def test_what_is_said_to_be_tested_is_what_the_locks_hold(checkout):
+    locks = {name: (checkout / f"requirements/{name}.txt").read_text() for name in ("oldest", "locked")}
+    assert f"\njax=={names.TESTED[0]} " in locks["oldest"]
+    assert f"\njax=={names.TESTED[-1]} " in locks["locked"]
+
+
+@pytest.mark.parametrize("line", ["from {} import core\n", "import {}.core\n", "from jax.interpreters import ad\n"])
+def test_lint_forbids_private_jax_outside_of_its_folder(line, checkout):
+    ruff = Path(sys.executable).with_name("ruff")
+    command = [ruff, "check", "--select", "TID251", "--stdin-filename", "remat_lab/elsewhere.py", "-"]
+    text = line.format("jax." + "_src")
+    done = subprocess.run(command, cwd=checkout, input=text, capture_output=True, text=True, check=False, timeout=60)
+    assert "TID251" in done.stdout
+    assert done.returncode == 1
