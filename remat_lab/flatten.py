@@ -52,7 +52,12 @@ class Equation:
     @property
     def source_line(self) -> str:
         """The user's line that made it."""
-        return _compat.source_line(self.eqn, self.calls) or "unknown source line"
+        return self.known_line or "unknown source line"
+
+    @property
+    def known_line(self) -> str | None:
+        """The same; None where JAX does not know it."""
+        return _compat.source_line(self.eqn, self.calls)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ from remat_lab.promise import Round
 from remat_lab.steps import Fused, Group
 from remat_lab.structure import digest, semantics, short, words
 from remat_lab.trace import Loss
-from solvers.errors import SolverError
 from solvers.graph import Graph
 from solvers.schedule import Schedule
 from solvers.simulate import simulate
@@ -129,7 +128,7 @@ def _reading(path: str | Path) -> Iterator[None]:
         yield
     except (InvalidPlanFile, PlanMismatch):
         raise
-    except (LookupError, TypeError, ValueError, AttributeError, SolverError, RematLabError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, RematLabError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise InvalidPlanFile(f"{path} is damaged: what is in it is no plan ({reason}). Plan and save again.") from error
 
