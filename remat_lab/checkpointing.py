@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from remat_lab import _compat
+from remat_lab import _jax
 from remat_lab.flatten import Atom, Program
 from remat_lab.loop_policy import plan_policy_with_loops, planned_function
 from remat_lab.policy_plan import Budget, PolicyPlan
@@ -87,7 +87,7 @@ def planned_checkpoint(
         forward = forward_program(run, leaves)
         program = forward.program
         signature = (key, tree, kinds, program.fingerprint)
-        shapes = [_compat.shape_of(jax.typeof(x)) for x in leaves]
+        shapes = [_jax.shape_of(jax.typeof(x)) for x in leaves]
 
         def make(budget: Budget | None) -> PolicyPlan:
             return plan_policy_with_loops(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from remat_lab import _compat
+from remat_lab import _jax
 from remat_lab.errors import UnknownPrimitiveWarning
 from remat_lab.primitives import COLLECTIVES, ELEMENTWISE, FUSIBLE, MOVEMENT, REDUCTIONS, VIEWS, forbids_replay, nbytes
 
@@ -36,7 +36,7 @@ class Machine:
 CPU = Machine(flops_per_second=1e11, bytes_per_second=2e10)
 
 
-def flops(eqn: _compat.Equation) -> float:
+def flops(eqn: _jax.Equation) -> float:
     """Floating-point operations of one equation; a multiply-add counts as two, a loop body once per trip.
 
     A primitive without a rule is charged one operation per element read and written, never zero.
@@ -44,16 +44,16 @@ def flops(eqn: _compat.Equation) -> float:
     rule = _RULES.get(eqn.primitive.name)
     if rule is not None:
         return rule(eqn)
-    if _compat.checkpoint_name_of(eqn) is not None:
+    if _jax.checkpoint_name_of(eqn) is not None:
         return 0.0
-    bodies = _compat.sub_jaxprs(eqn)
+    bodies = _jax.sub_jaxprs(eqn)
     if bodies:
         return max(sum(flops(inner) for inner in body.eqns) for body in bodies)
     return float(sum(_elements(v.aval) for v in (*eqn.invars, *eqn.outvars)))
 
 
 def add_rule(
-    primitive: str, rule: Callable[[_compat.Equation], float], inside: Callable[[_compat.Equation], float] | None = None
+    primitive: str, rule: Callable[[_jax.Equation], float], inside: Callable[[_jax.Equation], float] | None = None
 ) -> None:
     """Gives a primitive a rule for its FLOPs, and if it is a loop for the bytes that its trips read and write."""
     _RULES[primitive] = rule
@@ -61,16 +61,16 @@ def add_rule(
         _BYTES_INSIDE[primitive] = inside
 
 
-def has_rule(eqn: _compat.Equation) -> bool:
+def has_rule(eqn: _jax.Equation) -> bool:
     """Whether `flops` knows the primitive, rather than using its default."""
-    known = eqn.primitive.name in _RULES or _compat.checkpoint_name_of(eqn) is not None
-    return known or bool(_compat.sub_jaxprs(eqn))
+    known = eqn.primitive.name in _RULES or _jax.checkpoint_name_of(eqn) is not None
+    return known or bool(_jax.sub_jaxprs(eqn))
 
 
 _REPORTED: set[str] = set()
 
 
-def report_unknown(eqn: _compat.Equation, source_line: str) -> None:
+def report_unknown(eqn: _jax.Equation, source_line: str) -> None:
     """Says once for each primitive that its cost is a guess, unless it is never recomputed, when its cost decides nothing.
 
     Warns:
@@ -88,12 +88,12 @@ def report_unknown(eqn: _compat.Equation, source_line: str) -> None:
     )
 
 
-def moved_bytes(eqn: _compat.Equation) -> int:
+def moved_bytes(eqn: _jax.Equation) -> int:
     """Bytes that the equation reads and writes when it runs alone."""
     return sum(nbytes(v.aval) for v in (*eqn.invars, *eqn.outvars))
 
 
-def loop_bytes(eqn: _compat.Equation) -> int:
+def loop_bytes(eqn: _jax.Equation) -> int:
     """Bytes that the heavy equations in the bodies of a loop or branch read and write, once per trip; 0 for anything else.
 
     A scan's trips are in the program; of a `while` one is counted, and of a branch's arms the one that moves most.
@@ -102,13 +102,13 @@ def loop_bytes(eqn: _compat.Equation) -> int:
     if rule is not None:
         return int(rule(eqn))
     trips = int(eqn.params["length"]) if eqn.primitive.name == "scan" else 1
-    bodies = [sum(bytes_inside(inner) for inner in body.eqns) for body in _compat.sub_jaxprs(eqn)]
+    bodies = [sum(bytes_inside(inner) for inner in body.eqns) for body in _jax.sub_jaxprs(eqn)]
     return trips * max(bodies, default=0)
 
 
-def bytes_inside(eqn: _compat.Equation) -> int:
+def bytes_inside(eqn: _jax.Equation) -> int:
     """Bytes that one equation of a loop's body reads and writes; 0 if it is computed inside others."""
-    if _compat.sub_jaxprs(eqn):
+    if _jax.sub_jaxprs(eqn):
         return loop_bytes(eqn)
     return 0 if eqn.primitive.name in FUSIBLE else moved_bytes(eqn)
 
@@ -121,70 +121,70 @@ def _shape(atom: Any) -> tuple[int, ...]:
     return tuple(int(d) for d in atom.aval.shape)
 
 
-def _out(eqn: _compat.Equation) -> float:
+def _out(eqn: _jax.Equation) -> float:
     return float(_elements(eqn.outvars[0].aval)) if eqn.outvars else 0.0
 
 
-def _in(eqn: _compat.Equation) -> float:
+def _in(eqn: _jax.Equation) -> float:
     return float(_elements(eqn.invars[0].aval))
 
 
-def _zero(_: _compat.Equation) -> float:
+def _zero(_: _jax.Equation) -> float:
     return 0.0
 
 
-def _dot(eqn: _compat.Equation) -> float:
+def _dot(eqn: _jax.Equation) -> float:
     (contracted, _), _ = eqn.params["dimension_numbers"]
     shape = _shape(eqn.invars[0])
     return 2 * _out(eqn) * math.prod(shape[d] for d in contracted)
 
 
-def _ragged_dot(eqn: _compat.Equation) -> float:
+def _ragged_dot(eqn: _jax.Equation) -> float:
     return 2 * _out(eqn) * _shape(eqn.invars[0])[-1]  # every row meets the matrix of its own group only
 
 
-def _convolution(eqn: _compat.Equation) -> float:
+def _convolution(eqn: _jax.Equation) -> float:
     kernel = _shape(eqn.invars[1])
     # Each output element sums over the kernel's elements of one output channel: its input channels are already per group.
     return 2 * _out(eqn) * math.prod(kernel) / kernel[eqn.params["dimension_numbers"].rhs_spec[0]]
 
 
-def _scan(eqn: _compat.Equation) -> float:
+def _scan(eqn: _jax.Equation) -> float:
     return eqn.params["length"] * sum(flops(inner) for inner in eqn.params["jaxpr"].eqns)
 
 
-def _while(eqn: _compat.Equation) -> float:
+def _while(eqn: _jax.Equation) -> float:
     # The trip count is not in the program: charged as one trip, and kept rather than recomputed where it can matter.
     return sum(flops(inner) for key in ("cond_jaxpr", "body_jaxpr") for inner in eqn.params[key].eqns)
 
 
-def _sort(eqn: _compat.Equation) -> float:
+def _sort(eqn: _jax.Equation) -> float:
     shape = _shape(eqn.invars[0])
     length = shape[eqn.params.get("dimension", -1)] if shape else 1
     return _in(eqn) * max(1.0, math.log2(max(2, length)))
 
 
-def _fft(eqn: _compat.Equation) -> float:
+def _fft(eqn: _jax.Equation) -> float:
     points = math.prod(eqn.params["fft_lengths"])
     return 5 * _in(eqn) * math.log2(max(2, points))
 
 
-def _cubic(factor: float) -> Callable[[_compat.Equation], float]:
-    def rule(eqn: _compat.Equation) -> float:
+def _cubic(factor: float) -> Callable[[_jax.Equation], float]:
+    def rule(eqn: _jax.Equation) -> float:
         return factor * _in(eqn) * _shape(eqn.invars[0])[-1]
 
     return rule
 
 
-def _triangular_solve(eqn: _compat.Equation) -> float:
+def _triangular_solve(eqn: _jax.Equation) -> float:
     return float(_elements(eqn.invars[1].aval) * _shape(eqn.invars[0])[-1])
 
 
-def _random_bits(eqn: _compat.Equation) -> float:
+def _random_bits(eqn: _jax.Equation) -> float:
     return 50 * _out(eqn)  # threefry2x32: 20 rounds of add, rotate and xor on pairs of words
 
 
-def _scatter(eqn: _compat.Equation) -> float:
+def _scatter(eqn: _jax.Equation) -> float:
     return float(_elements(eqn.invars[-1].aval))
 
 
@@ -194,8 +194,8 @@ _BOOKKEEPING = frozenset(
     platform_index reshard to_edtype with_memory_space_constraint""".split()
 )
 
-_BYTES_INSIDE: dict[str, Callable[[_compat.Equation], float]] = {}
-_RULES: dict[str, Callable[[_compat.Equation], float]] = {
+_BYTES_INSIDE: dict[str, Callable[[_jax.Equation], float]] = {}
+_RULES: dict[str, Callable[[_jax.Equation], float]] = {
     **dict.fromkeys(ELEMENTWISE, _out),
     **dict.fromkeys(MOVEMENT | VIEWS | _BOOKKEEPING, _zero),
     **dict.fromkeys(REDUCTIONS, _in),

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from remat_lab import _compat, costs
+from remat_lab import _jax, costs
 from remat_lab.flatten import Program, flatten
 from remat_lab.fuse import Fused, fuse
 from remat_lab.segments import Emitter
@@ -27,9 +27,9 @@ def emitted_step(program: Program, emitter: Emitter, differentiated: Sequence[in
         emitter: runs it.
         differentiated: positions of the inputs that gradients are taken of.
     """
-    shapes = [_compat.shape_of(program.avals[v]) for v in program.inputs]
-    constants = {v: _compat.shape_of(program.avals[v]) for v in program.constants}
-    out_avals: list[Any] = [v.aval if isinstance(v, _compat.Literal) else program.avals[v] for v in program.outputs]
+    shapes = [_jax.shape_of(program.avals[v]) for v in program.inputs]
+    constants = {v: _jax.shape_of(program.avals[v]) for v in program.constants}
+    out_avals: list[Any] = [v.aval if isinstance(v, _jax.Literal) else program.avals[v] for v in program.outputs]
     smooth = [i for i, aval in enumerate(out_avals) if jax.dtypes.issubdtype(aval.dtype, jax.numpy.inexact)]
 
     def step(values: list[Any], held: dict[int, Any], cotangents: list[Any]) -> list[Any]:
@@ -43,7 +43,7 @@ def emitted_step(program: Program, emitter: Emitter, differentiated: Sequence[in
         primal, backward, rest = jax.vjp(of_moving, [values[i] for i in differentiated], has_aux=True)
         return [*primal, *rest, *backward(cotangents)[0]]
 
-    return step, (shapes, constants, [_compat.shape_of(out_avals[i]) for i in smooth])
+    return step, (shapes, constants, [_jax.shape_of(out_avals[i]) for i in smooth])
 
 
 def differentiate(program: Program, emitter: Emitter, differentiated: Sequence[int], *, masks: bool) -> Fused:

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from remat_lab import _compat
+from remat_lab import _jax
 from remat_lab.flatten import Equation, Program
 from remat_lab.fuse import Fused, Group
 from remat_lab.layouts import in_default_layout
@@ -68,7 +68,7 @@ def run_schedule(fused: Fused, schedule: Schedule, program: Program, args: Seque
                 if program.bytes[value] >= small and fused.graph.nodes[fused.node_of[value]].external:
                     env[value] = in_default_layout(local[value])
                 pending.append((value, env[value]))
-    return [_array(v) if isinstance(v, _compat.Literal) else _resolve(program, env, v) for v in program.outputs]
+    return [_array(v) if isinstance(v, _jax.Literal) else _resolve(program, env, v) for v in program.outputs]
 
 
 def _unread(fused: Fused, schedule: Schedule) -> set[int]:
@@ -117,11 +117,11 @@ def _scatter_into_own(q: Equation, values: list[Any], tied: Any) -> Any:
     zero, _ = lax.optimization_barrier((jnp.zeros((), values[0].dtype), tied))
 
     def given(zero: Any, *values: Any) -> Any:
-        return _compat.bind(q.eqn, values)[0]
+        return _jax.bind(q.eqn, values)[0]
 
     @jax.custom_batching.custom_vmap
     def own(zero: Any, *values: Any) -> Any:
-        return _compat.scatter_selected(q.eqn, values, zero)[0]
+        return _jax.scatter_selected(q.eqn, values, zero)[0]
 
     @own.def_vmap
     def batched(size: int, mapped: list[bool], *values: Any) -> Any:
@@ -144,8 +144,8 @@ def _array(literal: Any) -> jax.Array:
 
 def run_equation(q: Equation, local: dict[int, Any], env: dict[int, Any]) -> None:
     """Runs an equation on values of its own step or of earlier ones; the results go to `local`."""
-    values = [v.val if isinstance(v, _compat.Literal) else local[v] if v in local else env[v] for v in q.ins]
-    local.update(zip(q.outs, _compat.bind(q.eqn, values), strict=True))
+    values = [v.val if isinstance(v, _jax.Literal) else local[v] if v in local else env[v] for v in q.ins]
+    local.update(zip(q.outs, _jax.bind(q.eqn, values), strict=True))
 
 
 def _resolve(program: Program, env: dict[int, Any], value: int) -> Any:

@@ -22,6 +22,10 @@ class UnknownRow(RematLabError, KeyError):
     """A comparison has no row of that name."""
 
 
+class UnsupportedJax(RematLabError, NotImplementedError):
+    """A feature needs something of JAX's inside that the installed JAX does not have."""
+
+
 class InvalidPlanFile(RematLabError, ValueError):
     """A file that should hold a plan cannot be read, is damaged, or was written by another version."""
 

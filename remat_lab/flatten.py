@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from remat_lab import _compat
+from remat_lab import _jax
 from remat_lab.primitives import CALLS, STATEFUL, nbytes
 
-Atom = int | _compat.Literal
+Atom = int | _jax.Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +33,16 @@ class Equation:
         calls: the call equations that it was inlined from, outermost first.
     """
 
-    eqn: _compat.Equation
+    eqn: _jax.Equation
     ins: tuple[Atom, ...]
     outs: tuple[int, ...]
-    calls: tuple[_compat.Equation, ...] = ()
+    calls: tuple[_jax.Equation, ...] = ()
 
     @property
     def name(self) -> str:
         """The primitive's name; "name" for `checkpoint_name` under JAX_REMAT3 too, where another primitive stands for it."""
         name = self.eqn.primitive.name
-        return "name" if name == "call_hi_primitive" and _compat.checkpoint_name_of(self.eqn) is not None else name
+        return "name" if name == "call_hi_primitive" and _jax.checkpoint_name_of(self.eqn) is not None else name
 
     @property
     def reads(self) -> tuple[int, ...]:
@@ -57,7 +57,7 @@ class Equation:
     @property
     def known_line(self) -> str | None:
         """The same; None where JAX does not know it."""
-        return _compat.source_line(self.eqn, self.calls)
+        return _jax.source_line(self.eqn, self.calls)
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def flatten(jaxpr: Any, *, calls: frozenset[str] = CALLS, merge: bool = True, ba
         The program. Equations whose results nobody reads are gone unless they have effects.
     """
     builder = _Builder(calls, merge, barriers)
-    jaxpr = _compat.drop_dead(jaxpr)
+    jaxpr = _jax.drop_dead(jaxpr)
     inputs = tuple(builder.new(var.aval) for var in jaxpr.invars)
     scope: dict[Any, Atom] = dict(zip(jaxpr.invars, inputs, strict=True))
     outputs = builder.inline(jaxpr, scope)
@@ -151,16 +151,16 @@ class _Builder:
         self.avals.append(aval)
         return len(self.avals) - 1
 
-    def inline(self, jaxpr: Any, scope: dict[Any, Atom], calls: tuple[_compat.Equation, ...] = ()) -> list[Atom]:
+    def inline(self, jaxpr: Any, scope: dict[Any, Atom], calls: tuple[_jax.Equation, ...] = ()) -> list[Atom]:
         """Appends the equations of `jaxpr`, whose input variables `scope` already maps; what it returns."""
-        for var, value in _compat.constants(jaxpr):
+        for var, value in _jax.constants(jaxpr):
             if id(value) not in self.constant_ids:
                 number = self.constant_ids[id(value)] = self.new(var.aval)
                 self.constants[number] = value
             scope[var] = self.constant_ids[id(value)]
 
         def read(atom: Any) -> Atom:
-            return atom if isinstance(atom, _compat.Literal) else scope[atom]
+            return atom if isinstance(atom, _jax.Literal) else scope[atom]
 
         for eqn in jaxpr.eqns:
             ins = tuple(map(read, eqn.invars))
@@ -174,7 +174,7 @@ class _Builder:
                 scope.update(zip(eqn.outvars, self.append(eqn, ins, calls), strict=True))
         return list(map(read, jaxpr.outvars))
 
-    def append(self, eqn: _compat.Equation, ins: tuple[Atom, ...], calls: tuple[_compat.Equation, ...]) -> tuple[int, ...]:
+    def append(self, eqn: _jax.Equation, ins: tuple[Atom, ...], calls: tuple[_jax.Equation, ...]) -> tuple[int, ...]:
         merge = self.merge and not eqn.effects and eqn.primitive.name not in STATEFUL
         key = _merge_key(eqn, ins) if merge else None
         if key is not None and key in self.known:
@@ -186,20 +186,20 @@ class _Builder:
         return outs
 
 
-def _call_body(eqn: _compat.Equation, calls: frozenset[str]) -> Any | None:
+def _call_body(eqn: _jax.Equation, calls: frozenset[str]) -> Any | None:
     if eqn.primitive.name == "call_hi_primitive" and "checkpoint" in calls:
-        return _compat.remat_traced_body(eqn)
+        return _jax.remat_traced_body(eqn)
     if eqn.primitive.name not in calls:
         return None
-    if eqn.primitive.name in ("jit", "pjit") and not _compat.is_unspecified_call(eqn):
+    if eqn.primitive.name in ("jit", "pjit") and not _jax.is_unspecified_call(eqn):
         return None
     return next((eqn.params[key] for key in ("jaxpr", "call_jaxpr") if key in eqn.params), None)
 
 
-def _merge_key(eqn: _compat.Equation, ins: Sequence[Atom]) -> Any | None:
+def _merge_key(eqn: _jax.Equation, ins: Sequence[Atom]) -> Any | None:
     """Equations with equal keys compute equal results; None if that cannot be told."""
     operands = tuple(v if isinstance(v, int) else (np.asarray(v.val).tobytes(), str(v.aval)) for v in ins)
-    key = (eqn.primitive, tuple(sorted(eqn.params.items(), key=lambda item: item[0])), operands, _compat.context_key(eqn))
+    key = (eqn.primitive, tuple(sorted(eqn.params.items(), key=lambda item: item[0])), operands, _jax.context_key(eqn))
     try:
         hash(key)
     except TypeError:

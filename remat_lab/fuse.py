@@ -16,7 +16,7 @@ the result of a heavy equation that is only changed element by element (a dot an
 
 from __future__ import annotations
 
-from remat_lab import _compat, costs
+from remat_lab import _jax, costs
 from remat_lab.flatten import Equation, Program, flatten
 from remat_lab.in_place import accumulates, body_peak, dying_operands, is_filled, only_carried, reused
 from remat_lab.loop_costs import PASSES, written_out
@@ -176,5 +176,5 @@ def _workspace(program: Program, base: list[int], readers: dict[int, list[int]],
     if eqn.primitive.name in PASSES:
         body = flatten(written_out(eqn))
         return body_peak(fuse(body, owned=True), dying_operands(program, base, readers, k))
-    bodies = [flatten(body) for body in _compat.sub_jaxprs(eqn)]
+    bodies = [flatten(body) for body in _jax.sub_jaxprs(eqn)]
     return max((body_peak(fuse(body, owned=True)) for body in bodies if body.equations), default=0)

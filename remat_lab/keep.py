@@ -15,7 +15,7 @@ from typing import Any
 import jax
 from jax.ad_checkpoint import Offloadable, Recompute, Saveable, checkpoint_name
 
-from remat_lab import _compat, _compat_refs
+from remat_lab import _jax
 from remat_lab.errors import InvalidArgument
 from remat_lab.primitives import VIEWS
 
@@ -97,16 +97,16 @@ class _Aliases:
 
     def _connect(self, jaxpr: Any, path: Path, excluded: frozenset[str], named: list[Place]) -> None:
         for k, eqn in enumerate(jaxpr.eqns):
-            name = _compat.checkpoint_name_of(eqn)
+            name = _jax.checkpoint_name_of(eqn)
             if name is not None or eqn.primitive.name in _ALIASES:
                 for one, other in zip(eqn.invars, eqn.outvars, strict=False):
-                    if not isinstance(one, _compat.Literal):
+                    if not isinstance(one, _jax.Literal):
                         self._union((path, one), (path, other))
             if name in excluded:
                 named.append((path, eqn.outvars[0]))
             for inner, body in _entered(eqn, path, k):
                 for one, other in [*_arguments(eqn, body), *zip(eqn.outvars, body.outvars, strict=True)]:
-                    if not isinstance(one, _compat.Literal) and not isinstance(other, _compat.Literal):
+                    if not isinstance(one, _jax.Literal) and not isinstance(other, _jax.Literal):
                         self._union((path, one), (inner, other))
                 self._connect(body, inner, excluded, named)
 
@@ -114,8 +114,8 @@ class _Aliases:
 def _entered(eqn: Any, path: Path, k: int) -> Iterator[tuple[Path, Any]]:
     """The bodies of an equation whose values get names, each with its path."""
     primitive = eqn.primitive.name
-    if primitive == "cond" or primitive == "scan" or (primitive in ("jit", "pjit") and _compat.is_unspecified_call(eqn)):
-        for b, body in enumerate(_compat.sub_jaxprs(eqn)):
+    if primitive == "cond" or primitive == "scan" or (primitive in ("jit", "pjit") and _jax.is_unspecified_call(eqn)):
+        for b, body in enumerate(_jax.sub_jaxprs(eqn)):
             yield (*path, k, b), body
 
 
@@ -127,17 +127,17 @@ def _tagged(jaxpr: Any, consts: Sequence[Any], values: Sequence[Any], classes: _
     scope = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *values], strict=True))
 
     def read(atom: Any) -> Any:
-        return atom.val if isinstance(atom, _compat.Literal) else scope[atom]
+        return atom.val if isinstance(atom, _jax.Literal) else scope[atom]
 
     for k, eqn in enumerate(jaxpr.eqns):
         ins = [read(atom) for atom in eqn.invars]
         inner = list(_entered(eqn, path, k))
         if inner and eqn.primitive.name in ("jit", "pjit"):
             ((own_path, body),) = inner
-            with _compat.equation_context(eqn):
+            with _jax.equation_context(eqn):
                 outs = _tagged(body, body.consts, ins, classes, own_path)
         else:
-            outs = _compat.bind(eqn, ins, **_tagged_bodies(eqn, inner, classes))
+            outs = _jax.bind(eqn, ins, **_tagged_bodies(eqn, inner, classes))
         for var, out in zip(eqn.outvars, outs, strict=True):
             scope[var] = out if classes.excludes(path, var) or not _nameable(out) else checkpoint_name(out, KEPT)
     return [read(atom) for atom in jaxpr.outvars]
@@ -152,10 +152,10 @@ def _tagged_bodies(eqn: Any, inner: list[tuple[Path, Any]], classes: _Aliases) -
         def run(*values: Any, own_path: Path = own_path, body: Any = body) -> list[Any]:
             return _tagged(body, body.consts, values, classes, own_path)
 
-        bodies.append(_compat.trace_like(run, body))
+        bodies.append(_jax.trace_like(run, body))
     return {"branches": tuple(bodies)} if eqn.primitive.name == "cond" else {"jaxpr": bodies[0]}
 
 
 def _nameable(value: Any) -> bool:
     dtype = getattr(jax.typeof(value), "dtype", None)
-    return dtype is not None and not jax.dtypes.issubdtype(dtype, jax.dtypes.extended) and not _compat_refs.is_ref(value)
+    return dtype is not None and not jax.dtypes.issubdtype(dtype, jax.dtypes.extended) and not _jax.is_ref(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from remat_lab import _compat
+from remat_lab import _jax
 from remat_lab.flatten import Program
 from remat_lab.kernel_tags import Result, TaggedKernel
 from remat_lab.primitives import FUSIBLE
@@ -62,14 +62,14 @@ def step_of(program: Program, roots: tuple[int, ...], arrays: Arrays) -> Step:
     mine = {owners[k] for k in roots if k in owners}
     carried = mine | {i for k in roots for i, _ in arrays.traces.get(k, ()) if i not in owned}
     scratch = [kernels[i].kernel.scratch_bytes for i in mine]
-    alone = {owners[k] for k in roots if k in owners and not _compat.sub_jaxprs(program.equations[k].eqn)}
+    alone = {owners[k] for k in roots if k in owners and not _jax.sub_jaxprs(program.equations[k].eqn)}
     scratch += [array.bytes for i in alone for array in kernels[i].taken if id(array) in arrays.prepared]
     leaves = {v for v in program.outputs if isinstance(v, int)}
     sizes: dict[int, int] = {}
     for k in roots:
         found, values = arrays.traces.get(k, ()), arrays.values.get(k, {})
         padded = {v: array for v, array in values.items() if array.bytes > program.bytes[v]}
-        if _compat.sub_jaxprs(program.equations[k].eqn):
+        if _jax.sub_jaxprs(program.equations[k].eqn):
             sizes |= {v: array.bytes for v, array in padded.items()}
             continue  # what is filled before a loop are the buffers of its results
         others = [(i, r) for i, r in found if _is_none_of(r, values.values()) and id(r) not in arrays.prepared]

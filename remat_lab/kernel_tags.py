@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from remat_lab import _compat
+from remat_lab import _jax
 from remat_lab.emit import run_equation
 from remat_lab.flatten import Program
 from remat_lab.hlo import Array, Computation, Instruction, Module, parse
@@ -73,9 +73,9 @@ def tagged_kernels(program: Program, target: Target) -> list[TaggedKernel]:
         for k, q in enumerate(program.equations):
             with jax.named_scope(f"eqn{k}_"):
                 run_equation(q, env, env)
-        return [v.val if isinstance(v, _compat.Literal) else env[v] for v in program.outputs]
+        return [v.val if isinstance(v, _jax.Literal) else env[v] for v in program.outputs]
 
-    shapes = [_compat.shape_of(program.avals[v]) for v in arguments]
+    shapes = [_jax.shape_of(program.avals[v]) for v in arguments]
     compiled = compile_program(tagged, *shapes, target=target, compiler_options=target.compiler_options)
     return list(kernels_of(parse(compiled.executable.as_text())))
 

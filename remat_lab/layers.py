@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from itertools import pairwise
 
-from remat_lab import _compat
+from remat_lab import _jax
 from remat_lab.flatten import Program
 from remat_lab.primitives import CALLS, FUSIBLE, REDUCTIONS
 from remat_lab.steps import Fused, base_values
@@ -21,13 +21,13 @@ from solvers.graph import Graph
 _LIGHT = FUSIBLE | REDUCTIONS
 
 
-def is_light(eqn: _compat.Equation) -> bool:
+def is_light(eqn: _jax.Equation) -> bool:
     """Whether XLA computes an equation inside of other kernels, or it reduces what is computed there."""
     name = eqn.primitive.name
     if eqn.effects or name.startswith("custom_vjp"):  # what a user's own rule keeps cannot be asked for by name
         return False
     if name in CALLS:
-        return all(is_light(inner) for body in _compat.sub_jaxprs(eqn) for inner in body.eqns)
+        return all(is_light(inner) for body in _jax.sub_jaxprs(eqn) for inner in body.eqns)
     return name in _LIGHT
 
 

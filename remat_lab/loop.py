@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from jax import lax
 
-from remat_lab import _compat
+from remat_lab import _jax
 from solvers.nest import Nest
 
 
@@ -34,9 +34,9 @@ class Loop:
     unroll: int | bool = 1
 
     @classmethod
-    def from_equation(cls, eqn: _compat.Equation) -> Loop:
+    def from_equation(cls, eqn: _jax.Equation) -> Loop:
         """The loop of a `scan` equation."""
-        consts, carries = _compat.scan_operands(eqn)
+        consts, carries = _jax.scan_operands(eqn)
         params = eqn.params
         return cls(params["jaxpr"], consts, carries, params["length"], params["reverse"], params["unroll"])
 

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from remat_lab import _compat, costs
+from remat_lab import _jax, costs
 from remat_lab.errors import UnsupportedEffect
 from remat_lab.flatten import Program, flatten
 from remat_lab.loop import Loop
@@ -192,7 +192,7 @@ class Body:
         for k in sorted(todo):
             q = program.equations[k]
             ins = [env[v] if isinstance(v, int) else v.val for v in q.ins]
-            for o, value in zip(q.outs, _compat.bind(q.eqn, ins), strict=True):
+            for o, value in zip(q.outs, _jax.bind(q.eqn, ins), strict=True):
                 if o not in env:
                     env[o] = value
                     if seen is not None:
@@ -233,7 +233,7 @@ class Body:
         """FLOPs of computing values from those available."""
         return self.total(available, atoms, costs.flops)
 
-    def total(self, available: Iterable[int], atoms: Iterable[Any], of: Callable[[_compat.Equation], float]) -> float:
+    def total(self, available: Iterable[int], atoms: Iterable[Any], of: Callable[[_jax.Equation], float]) -> float:
         """The sum of a measure of the equations that compute values from those available."""
         equations = needed(self.program, list(atoms), frozenset(available) | set(self.program.constants))
         return sum(of(self.program.equations[k].eqn) for k in equations)
@@ -249,17 +249,17 @@ def body_of(loop: Loop, moving: Moving) -> Body:
     Raises:
         UnsupportedEffect: if the body has a side effect that must not be repeated.
     """
-    return _body_of(loop, moving, _compat.trace_context())
+    return _body_of(loop, moving, _jax.trace_context())
 
 
 @lru_cache(maxsize=64)
 def _body_of(loop: Loop, moving: Moving, context: Any) -> Body:
     del context  # tracing depends on it
     for eqn in loop.body.eqns:
-        once = _compat.effects_to_run_once(eqn)
+        once = _jax.effects_to_run_once(eqn)
         if once:
             raise UnsupportedEffect(
-                f"the body of a loop contains {eqn.primitive.name} at {_compat.source_line(eqn)}, with a side effect "
+                f"the body of a loop contains {eqn.primitive.name} at {_jax.source_line(eqn)}, with a side effect "
                 f"({', '.join(sorted({type(e).__name__ for e in once}))}) that the loop's backward pass would repeat. Move it "
                 "out of the loop, returning what it needs as ys; if it is for debugging only, use the unordered "
                 "jax.debug.callback or jax.debug.print."
@@ -284,7 +284,7 @@ def _body_of(loop: Loop, moving: Moving, context: Any) -> Body:
         (grads,) = pull([*ct_carry, *ct_y])
         return primal, grads
 
-    shapes = loop.split([_compat.shape_of(aval) for aval in loop.in_avals])
+    shapes = loop.split([_jax.shape_of(aval) for aval in loop.in_avals])
     carry_cts = [_strong(aval) for aval, m in zip(loop.out_avals[: loop.carries], carries, strict=True) if m]
     y_cts = [_strong(aval) for aval, m in zip(loop.out_avals[loop.carries :], moving_ys, strict=True) if m]
     jaxpr = jax.make_jaxpr(step)(*shapes, carry_cts, y_cts)
@@ -292,7 +292,7 @@ def _body_of(loop: Loop, moving: Moving, context: Any) -> Body:
 
 
 def _strong(aval: Any) -> jax.ShapeDtypeStruct:
-    return _compat.shape_of(aval.update(weak_type=False))
+    return _jax.shape_of(aval.update(weak_type=False))
 
 
 def strong(value: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from remat_lab import _compat, costs
+from remat_lab import _jax, costs
 from remat_lab.loop import PlannedLoop
 from remat_lab.loop_body import Moving, body_of
 from remat_lab.loop_primitives import backward_p, loop_p, tangent_p
@@ -19,9 +19,9 @@ PASSES = frozenset({loop_p.name, backward_p.name, tangent_p.name})
 """Names of the primitives that are written out as loops when they are compiled."""
 
 
-def written_out(eqn: _compat.Equation) -> Any:
+def written_out(eqn: _jax.Equation) -> Any:
     """The program that a planned loop's pass becomes, from its operands to its results."""
-    shapes = tuple(_compat.shape_of(v.aval) for v in eqn.invars)
+    shapes = tuple(_jax.shape_of(v.aval) for v in eqn.invars)
     return _written_out(eqn.primitive, tuple(eqn.params.items()), shapes)
 
 
@@ -30,7 +30,7 @@ def _written_out(primitive: Any, params: tuple[tuple[str, Any], ...], shapes: tu
     return jax.make_jaxpr(lambda *operands: primitive.impl(*operands, **dict(params)))(*shapes)
 
 
-Measure = Callable[[_compat.Equation], float]
+Measure = Callable[[_jax.Equation], float]
 
 
 def pass_costs(planned: PlannedLoop, moving: Moving, of: Measure = costs.flops) -> tuple[float, float]:
@@ -67,7 +67,7 @@ def pass_costs(planned: PlannedLoop, moving: Moving, of: Measure = costs.flops) 
 def _rule(of: Measure, part: int) -> Measure:
     """The rule of one of the two passes; mapped passes cost as much for each element."""
 
-    def rule(eqn: _compat.Equation) -> float:
+    def rule(eqn: _jax.Equation) -> float:
         planned, moving = eqn.params["planned"], eqn.params["moving"]
         if moving is None:
             return planned.loop.length * sum(of(inner) for inner in planned.loop.body.eqns)

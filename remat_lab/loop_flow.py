@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from remat_lab import _compat
+from remat_lab import _jax
 from remat_lab.flatten import Program
 from remat_lab.loop import Loop
 
@@ -22,9 +22,9 @@ def spread(loop: Loop, moving: Moving) -> tuple[Moving, Moving]:
     while True:
         found = {var for var, m in zip(loop.body.invars, moving, strict=True) if m}
         for eqn in loop.body.eqns:
-            if any(not isinstance(v, _compat.Literal) and v in found for v in eqn.invars):
+            if any(not isinstance(v, _jax.Literal) and v in found for v in eqn.invars):
                 found.update(v for v in eqn.outvars if smooth(v.aval))
-        out = [not isinstance(v, _compat.Literal) and v in found for v in loop.body.outvars]
+        out = [not isinstance(v, _jax.Literal) and v in found for v in loop.body.outvars]
         consts, carries, xs = loop.split(moving)
         grown = [
             old or (new and smooth(aval)) for old, new, aval in zip(carries, out, loop.split(loop.in_avals)[1], strict=False)

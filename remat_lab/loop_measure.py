@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from remat_lab import _compat
+from remat_lab import _jax
 from remat_lab.flatten import flatten
 from remat_lab.fuse import fuse
 from remat_lab.in_place import body_peak
@@ -130,7 +130,7 @@ def _workspace(body: Body, tier: float) -> int:
     kept = body.kept(tier)
 
     def values(numbers: Any) -> list[Any]:
-        return [_compat.shape_of(body.program.avals[v]) for v in numbers]
+        return [_jax.shape_of(body.program.avals[v]) for v in numbers]
 
     def peak(fun: Callable[..., Any], *shapes: Any) -> int:
         program = flatten(jax.make_jaxpr(fun)(*shapes))

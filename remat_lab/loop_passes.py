@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from remat_lab import _compat
+from remat_lab import _jax
 from remat_lab.loop import PlannedLoop
 from remat_lab.loop_body import Body, Moving, body_of, strong
 from remat_lab.loop_tables import Sweep, Tables, tables
@@ -284,7 +284,7 @@ def _store(slots: Arrays, slot: Any, carry: Arrays) -> Arrays:
 
 
 def _buffer(rows: int, aval: Any, fill: Any = 0) -> Any:
-    return _compat.vary_like(lax.full((rows, *aval.shape), fill, aval.dtype), aval)
+    return _jax.vary_like(lax.full((rows, *aval.shape), fill, aval.dtype), aval)
 
 
 def _zeros_after(done: Arrays, avals: Sequence[Any]) -> Arrays:
@@ -297,4 +297,4 @@ def _zeros_after(done: Arrays, avals: Sequence[Any]) -> Arrays:
 
 
 def _zeros(aval: Any) -> Any:
-    return _compat.vary_like(jnp.zeros(aval.shape, aval.dtype), aval)
+    return _jax.vary_like(jnp.zeros(aval.shape, aval.dtype), aval)

@@ -16,10 +16,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend import core as jex
-from jax.interpreters import ad, batching, mlir
 
-from remat_lab import _compat
+from remat_lab import _jax
 from remat_lab.loop import Loop, PlannedLoop
 from remat_lab.loop_body import Moving, body_of
 from remat_lab.loop_checkpoint import checkpointed
@@ -28,9 +26,9 @@ from remat_lab.loop_rules import has_custom_vjp
 
 Arrays = list[Any]
 
-loop_p: Any = jex.Primitive("planned_loop")
-tangent_p: Any = jex.Primitive("planned_loop_tangent")
-backward_p: Any = jex.Primitive("planned_loop_backward")
+loop_p = _jax.primitive("planned_loop")
+tangent_p = _jax.primitive("planned_loop_tangent")
+backward_p = _jax.primitive("planned_loop_backward")
 
 
 def run_loop(planned: PlannedLoop, operands: Sequence[Any]) -> Arrays:
@@ -40,6 +38,7 @@ def run_loop(planned: PlannedLoop, operands: Sequence[Any]) -> Arrays:
 
 def _bind(primitive: Any, *values: Any, planned: PlannedLoop, **params: Any) -> Arrays:
     """Binds one of the three; the body stands among the parameters by itself, where whoever walks through jaxprs finds it."""
+    _jax.require(primitive)
     return primitive.bind(*values, planned=planned, jaxpr=planned.loop.body, **params)
 
 
@@ -47,19 +46,19 @@ def replace_scan(jaxpr: Any, operands: Sequence[Any], run: Callable[[Any, Sequen
     """Runs a jaxpr with its last outermost `scan` equation run by `run(equation, operands)`."""
     scans = [eqn for eqn in jaxpr.eqns if eqn.primitive.name == "scan"]
     env: dict[Any, Any] = dict(zip(jaxpr.invars, operands, strict=True))
-    env.update(_compat.constants(jaxpr))
+    env.update(_jax.constants(jaxpr))
 
     def read(atom: Any) -> Any:
-        return atom.val if isinstance(atom, _compat.Literal) else env[atom]
+        return atom.val if isinstance(atom, _jax.Literal) else env[atom]
 
     for eqn in jaxpr.eqns:
         values = [read(v) for v in eqn.invars]
-        results = run(eqn, values) if scans and eqn is scans[-1] else _compat.bind(eqn, values)
+        results = run(eqn, values) if scans and eqn is scans[-1] else _jax.bind(eqn, values)
         env.update(zip(eqn.outvars, results, strict=True))
     return [read(v) for v in jaxpr.outvars]
 
 
-def _vmapped(fun: Callable[..., Any], axes: tuple[_compat.MappedAxis, ...]) -> Callable[..., Any]:
+def _vmapped(fun: Callable[..., Any], axes: tuple[_jax.MappedAxis, ...]) -> Callable[..., Any]:
     for axis in axes:
         fun = axis.vmap(fun)
     return fun
@@ -133,24 +132,16 @@ def _reference_backward(*values: Any, planned: PlannedLoop, moving: Moving, pres
 # Derivatives.
 
 
-def _is_zero(tangent: Any) -> bool:
-    return type(tangent) is ad.Zero or jax.typeof(tangent).dtype == jax.dtypes.float0
-
-
 def _zeros_like(value: Any) -> Any:
-    return _compat.vary_like(jnp.zeros(value.shape, value.dtype), jax.typeof(value))
-
-
-def _zero_of(value: Any) -> Any:
-    return ad.Zero(jax.typeof(value).to_tangent_aval())
+    return _jax.vary_like(jnp.zeros(value.shape, value.dtype), jax.typeof(value))
 
 
 def _loop_jvp(primals: Arrays, tangents: Arrays, *, planned: PlannedLoop, moving: Moving | None, axes: Any) -> Any:
-    body = body_of(planned.loop, tuple(not _is_zero(t) for t in tangents))
+    body = body_of(planned.loop, tuple(not _jax.is_zero(t) for t in tangents))
     count = planned.loop.carries + len(body.moving_ys)
     results = _bind(loop_p, *primals, planned=planned, moving=body.moving if moving is None else moving, axes=axes)
     outputs, stored = results[:count], results[count:]
-    lin = [_zeros_like(x) if _is_zero(t) else t for x, t, m in zip(primals, tangents, body.moving, strict=True) if m]
+    lin = [_zeros_like(x) if _jax.is_zero(t) else t for x, t, m in zip(primals, tangents, body.moving, strict=True) if m]
     kinds = (*body.moving_carries, *body.moving_ys)
     again = moving is not None and has_custom_vjp(planned.loop.body)
     if axes or again:
@@ -161,10 +152,10 @@ def _loop_jvp(primals: Arrays, tangents: Arrays, *, planned: PlannedLoop, moving
         if moving is not None and moving != body.moving:
             stored = _bind(loop_p, *primals, planned=planned, moving=body.moving, axes=axes)[count:]
         moved = iter(_bind(tangent_p, *primals, *stored, *lin, planned=planned, moving=body.moving))
-    out = [next(moved) if m else _zero_of(x) for x, m in zip(outputs, kinds, strict=True)]
+    out = [next(moved) if m else _jax.zero_of(x) for x, m in zip(outputs, kinds, strict=True)]
     if moving is None:
         return outputs, out
-    return results, [*out, *map(_zero_of, results[count:])]
+    return results, [*out, *map(_jax.zero_of, results[count:])]
 
 
 def _doubled(axes: Any, moving: Moving) -> Any:
@@ -174,8 +165,8 @@ def _doubled(axes: Any, moving: Moving) -> Any:
 
 def _tangent_transpose(cotangents: Arrays, *values: Any, planned: PlannedLoop, moving: Moving) -> Arrays:
     known = values[: len(values) - sum(moving)]
-    present = tuple(type(ct) is not ad.Zero for ct in cotangents)
-    given = [ct for ct in cotangents if type(ct) is not ad.Zero]
+    present = tuple(not _jax.is_symbolic_zero(ct) for ct in cotangents)
+    given = [ct for ct, p in zip(cotangents, present, strict=True) if p]
     grads = _bind(backward_p, *known, *given, planned=planned, moving=moving, present=present, axes=())
     return [*[None] * len(known), *grads]
 
@@ -183,8 +174,8 @@ def _tangent_transpose(cotangents: Arrays, *values: Any, planned: PlannedLoop, m
 def _tangent_jvp(primals: Arrays, tangents: Arrays, *, planned: PlannedLoop, moving: Moving) -> Any:
     lin = len(primals) - sum(moving)
     out = _bind(tangent_p, *primals, planned=planned, moving=moving)
-    if all(_is_zero(t) for t in tangents[: len(moving)]):
-        pushed = [_zeros_like(x) if _is_zero(t) else t for x, t in zip(primals[lin:], tangents[lin:], strict=True)]
+    if all(_jax.is_zero(t) for t in tangents[: len(moving)]):
+        pushed = [_zeros_like(x) if _jax.is_zero(t) else t for x, t in zip(primals[lin:], tangents[lin:], strict=True)]
         return out, _bind(tangent_p, *primals[:lin], *pushed, planned=planned, moving=moving)
     return out, _pushed(lambda *v: _tangent(*v, planned=planned, moving=moving), primals, tangents)
 
@@ -196,7 +187,7 @@ def _backward_jvp(primals: Arrays, tangents: Arrays, *, axes: Any, **params: Any
 
 def _pushed(fun: Callable[..., Any], primals: Arrays, tangents: Arrays) -> Arrays:
     """Tangents of a function's results; what the forward pass stored does not count as an operand."""
-    moves = [not _is_zero(t) for t in tangents]
+    moves = [not _jax.is_zero(t) for t in tangents]
 
     def of_moving(*point: Any) -> Any:
         given = iter(point)
@@ -210,12 +201,12 @@ def _pushed(fun: Callable[..., Any], primals: Arrays, tangents: Arrays) -> Array
 
 
 def _loop_batch(axis: Any, values: Arrays, dims: Any, *, planned: PlannedLoop, moving: Moving | None, axes: Any) -> Any:
-    mapped = _compat.MappedAxis.of(axis, dims)
+    mapped = _jax.MappedAxis.of(axis, dims)
     if moving is not None:
         out = _bind(loop_p, *values, planned=planned, moving=moving, axes=(*axes, mapped))
         return out, [0] * len(out)
     jaxpr = jax.make_jaxpr(mapped.vmap(lambda *operands: planned.loop.scan(operands)))(
-        *(_compat.shape_of(jax.typeof(v)) for v in values)
+        *(_jax.shape_of(jax.typeof(v)) for v in values)
     )
 
     found: list[tuple[Arrays, list[int | None]]] = []
@@ -233,12 +224,12 @@ def _loop_batch(axis: Any, values: Arrays, dims: Any, *, planned: PlannedLoop, m
 
 
 def _tangent_batch(axis: Any, values: Arrays, dims: Any, **params: Any) -> Any:
-    out = _compat.MappedAxis.of(axis, dims).vmap(lambda *v: _tangent(*v, **params))(*values)
+    out = _jax.MappedAxis.of(axis, dims).vmap(lambda *v: _tangent(*v, **params))(*values)
     return out, [0] * len(out)
 
 
 def _backward_batch(axis: Any, values: Arrays, dims: Any, *, axes: Any, **params: Any) -> Any:
-    out = _bind(backward_p, *values, axes=(*axes, _compat.MappedAxis.of(axis, dims)), **params)
+    out = _bind(backward_p, *values, axes=(*axes, _jax.MappedAxis.of(axis, dims)), **params)
     return out, [0] * len(out)
 
 
@@ -247,17 +238,10 @@ def _register(primitive: Any, fun: Callable[..., Arrays], jvp: Any, batch: Any, 
         del jaxpr
         return _vmapped(lambda *v: fun(*v, **params), axes)(*values)
 
-    jitted = jax.jit(run, static_argnames=("planned", "moving", "axes", "present", "jaxpr"))
-
     def abstract(*avals: Any, planned: PlannedLoop, moving: Moving | None, **params: Any) -> Any:
-        out = jax.eval_shape(lambda *v: run(*v, planned=planned, moving=moving, **params), *map(_compat.shape_of, avals))
-        return [_compat.aval_of(x) for x in out], planned.loop.body.effects
-
-    primitive.multiple_results = True
-    primitive.def_impl(jitted)
-    primitive.to_lojax = jitted  # under JAX_REMAT3, where a named value in the body makes it a "high" primitive
-    primitive.def_effectful_abstract_eval(abstract)
-    mlir.register_lowering(primitive, mlir.lower_fun(run, multiple_results=True))
+        shapes = map(_jax.shape_of, avals)
+        jaxpr = jax.make_jaxpr(lambda *v: run(*v, planned=planned, moving=moving, **params))(*shapes)
+        return jaxpr.out_avals, planned.loop.body.effects
 
     def mapped(axis: Any, values: Arrays, dims: Any, *, jaxpr: Any, **params: Any) -> Any:
         if any(d is not None for d in dims) or any(getattr(e, "name", None) == axis.name for e in jaxpr.effects):
@@ -265,10 +249,15 @@ def _register(primitive: Any, fun: Callable[..., Arrays], jvp: Any, batch: Any, 
         out = primitive.bind(*values, jaxpr=jaxpr, **params)
         return out, [None] * len(out)
 
-    ad.primitive_jvps[primitive] = _without_jaxpr(jvp)
-    batching.fancy_primitive_batchers[primitive] = mapped
-    if transpose is not None:
-        ad.primitive_transposes[primitive] = _without_jaxpr(transpose)
+    _jax.register(
+        primitive,
+        run,
+        abstract=abstract,
+        jvp=_without_jaxpr(jvp),
+        transpose=None if transpose is None else _without_jaxpr(transpose),
+        axis_batch=mapped,
+        static=("planned", "moving", "axes", "present", "jaxpr"),
+    )
 
 
 def _without_jaxpr(rule: Callable[..., Any]) -> Callable[..., Any]:

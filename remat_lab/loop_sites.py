@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from remat_lab import _compat
+from remat_lab import _jax
 from remat_lab.errors import PlanMismatch
 from remat_lab.flatten import Atom, Program, flatten
 from remat_lab.loop import Loop, PlannedLoop
@@ -87,15 +87,15 @@ def run_with(
             planned = loops.get(number)
             number += 1
         if planned is None:
-            operands = [v.val if isinstance(v, _compat.Literal) else env[v] for v in q.ins]
-            results = _compat.bind(q.eqn, operands)
+            operands = [v.val if isinstance(v, _jax.Literal) else env[v] for v in q.ins]
+            results = _jax.bind(q.eqn, operands)
         else:
             left.discard(number - 1)
             loop = Loop.from_equation(q.eqn)
             _check_same(planned.loop, loop, name, q.source_line)
             if _same_body(planned.loop.body, loop.body):
                 loop = replace(loop, body=planned.loop.body)  # what is known of a body is remembered by its identity
-            with _compat.equation_context(q.eqn):
+            with _jax.equation_context(q.eqn):
                 results = run_loop(replace(planned, loop=loop), [_array(v, env) for v in q.ins])
         env.update(zip(q.outs, results, strict=True))
     if left:
@@ -104,7 +104,7 @@ def run_with(
 
 
 def _array(atom: Atom, env: Mapping[int, Any]) -> Any:
-    if not isinstance(atom, _compat.Literal):
+    if not isinstance(atom, _jax.Literal):
         return env[atom]
     aval: Any = atom.aval
     return jnp.asarray(atom.val, aval.dtype)

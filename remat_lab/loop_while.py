@@ -8,12 +8,11 @@ from typing import Any
 
 import jax
 from jax import lax
-from jax.extend import core as jex
-from jax.interpreters import ad, batching, mlir
 
+from remat_lab import _jax
 from remat_lab.errors import InvalidArgument
 
-irreversible_p: Any = jex.Primitive("irreversible_loop")
+irreversible_p = _jax.primitive("irreversible_loop")
 
 
 def bounded_step[Carry](
@@ -32,6 +31,7 @@ def unbounded[Carry](cond: Callable[[Carry], Any], body: Callable[[Carry], Carry
     """`jax.lax.while_loop`, which says what to do when it is differentiated in reverse."""
     out = lax.while_loop(cond, body, init)
     leaves, tree = jax.tree.flatten(out)
+    _jax.require(irreversible_p)
     return jax.tree.unflatten(tree, irreversible_p.bind(*leaves, where=_where(body)))
 
 
@@ -48,7 +48,7 @@ def _same(*values: Any, where: str) -> list[Any]:
 
 def _jvp(primals: Any, tangents: Any, *, where: str) -> Any:
     out = irreversible_p.bind(*primals, where=where)
-    moving = [i for i, t in enumerate(tangents) if type(t) is not ad.Zero]
+    moving = [i for i, t in enumerate(tangents) if not _jax.is_symbolic_zero(t)]
     pushed = dict(zip(moving, irreversible_p.bind(*(tangents[i] for i in moving), where=where), strict=True)) if moving else {}
     return out, [pushed.get(i, t) for i, t in enumerate(tangents)]
 
@@ -61,13 +61,16 @@ def _transpose(cotangents: Any, *values: Any, where: str) -> Any:
     )
 
 
-irreversible_p.multiple_results = True
-irreversible_p.def_impl(_same)
-irreversible_p.def_abstract_eval(_same)
-mlir.register_lowering(irreversible_p, mlir.lower_fun(_same, multiple_results=True))
-ad.primitive_jvps[irreversible_p] = _jvp
-ad.primitive_transposes[irreversible_p] = _transpose
-batching.primitive_batchers[irreversible_p] = lambda values, dims, *, where: (
-    irreversible_p.bind(*values, where=where),
-    dims,
+def _batch(values: Any, dims: Any, *, where: str) -> Any:
+    return irreversible_p.bind(*values, where=where), dims
+
+
+_jax.register(
+    irreversible_p,
+    _same,
+    abstract=lambda *avals, where: (_same(*avals, where=where), set()),
+    jvp=_jvp,
+    transpose=_transpose,
+    batch=_batch,
+    static=("where",),
 )

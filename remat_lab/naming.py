@@ -16,7 +16,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.custom_derivatives import SymbolicZero
 
-from remat_lab import _compat
+from remat_lab import _jax
 from remat_lab.choices import ELEMENTWISE, REDUCED
 from remat_lab.flatten import Equation
 from remat_lab.primitives import DISCRETE
@@ -36,11 +36,11 @@ def bind_named(q: Equation, values: Sequence[Any], names: Sequence[str | None], 
             what it keeps, and rounding knows real numbers only), so their parts get it.
     """
     if not any(names):
-        return _compat.bind(q.eqn, values)
+        return _jax.bind(q.eqn, values)
     if _derivative_reads_what_it_makes(q, values):
-        once = _compat.is_new_checkpoint() and q.name in DISCRETE
+        once = _jax.is_new_checkpoint() and q.name in DISCRETE
         return _named_beside(q, values, names, kept) if once else _named_with_rule(q, values, names, kept)
-    return [_name(x, name, kept) for x, name in zip(_compat.bind(q.eqn, values), names, strict=True)]
+    return [_name(x, name, kept) for x, name in zip(_jax.bind(q.eqn, values), names, strict=True)]
 
 
 def is_nameable(aval: Any) -> bool:
@@ -86,10 +86,10 @@ def _derivative_reads_what_it_makes(q: Equation, values: Sequence[Any]) -> bool:
 
 def _kind(q: Equation, values: Sequence[Any]) -> Any | None:
     """Equal for equations with the same derivative rule and types; None where that cannot be told."""
-    if any(map(callable, q.eqn.params.values())) or _compat.sub_jaxprs(q.eqn):
+    if any(map(callable, q.eqn.params.values())) or _jax.sub_jaxprs(q.eqn):
         return None
     params = tuple(sorted(q.eqn.params.items(), key=lambda item: item[0]))
-    key = (q.eqn.primitive, params, tuple(map(jax.typeof, values)), _compat.context_key(q.eqn))
+    key = (q.eqn.primitive, params, tuple(map(jax.typeof, values)), _jax.context_key(q.eqn))
     try:
         hash(key)
     except TypeError:
@@ -105,7 +105,7 @@ def _derivative(q: Equation, values: Sequence[Any], moving: Sequence[int]) -> An
             filled = list(operands)
             for i, x in zip(moving, inner, strict=True):
                 filled[i] = x
-            return _compat.bind(q.eqn, filled)
+            return _jax.bind(q.eqn, filled)
 
         results, moved = jax.jvp(of_moving, [operands[i] for i in moving], tangents)
         return results, [t for x, t in zip(results, moved, strict=True) if _is_differentiable(x)]
@@ -116,7 +116,7 @@ def _derivative(q: Equation, values: Sequence[Any], moving: Sequence[int]) -> An
 def _named_with_rule(q: Equation, values: Sequence[Any], names: Sequence[str | None], kept: bool) -> list[Any]:
     @jax.custom_jvp
     def named(*operands: Any) -> list[Any]:
-        return [_name(x, name, kept) for x, name in zip(_compat.bind(q.eqn, operands), names, strict=True)]
+        return [_name(x, name, kept) for x, name in zip(_jax.bind(q.eqn, operands), names, strict=True)]
 
     def rule(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         moving = [i for i, t in enumerate(tangents) if not isinstance(t, SymbolicZero) and _is_differentiable(primals[i])]
@@ -171,18 +171,18 @@ def _evaluate(
     jaxpr: Any, wanted: Sequence[Any], known: Mapping[Any, Any], mark: Callable[[Any, Any], Any] = lambda _, x: x
 ) -> list[Any]:
     """Values of a jaxpr from others, each marked when it is made: what only makes those that are known is left out."""
-    needed, run = {v for v in wanted if not isinstance(v, _compat.Literal)}, []
+    needed, run = {v for v in wanted if not isinstance(v, _jax.Literal)}, []
     for eqn in reversed(jaxpr.eqns):
         if any(v in needed and v not in known for v in eqn.outvars):
-            needed.update(v for v in eqn.invars if not isinstance(v, _compat.Literal))
+            needed.update(v for v in eqn.invars if not isinstance(v, _jax.Literal))
             run.append(eqn)
-    env: dict[Any, Any] = {**dict(_compat.constants(jaxpr)), **known}
+    env: dict[Any, Any] = {**dict(_jax.constants(jaxpr)), **known}
 
     def read(atom: Any) -> Any:
-        return atom.val if isinstance(atom, _compat.Literal) else env[atom]
+        return atom.val if isinstance(atom, _jax.Literal) else env[atom]
 
     for eqn in reversed(run):
-        made = zip(eqn.outvars, _compat.bind(eqn, [read(v) for v in eqn.invars]), strict=True)
+        made = zip(eqn.outvars, _jax.bind(eqn, [read(v) for v in eqn.invars]), strict=True)
         env.update((v, mark(v, x)) for v, x in made if v not in known)
     return list(map(read, wanted))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from remat_lab import _compat
+from remat_lab import _jax
 from remat_lab.budget import parse_budget
 from remat_lab.cuts import crossing, owners, primal_equations, regions_of, settle
 from remat_lab.differentiated import differentiate, inexact_inputs
@@ -258,7 +258,7 @@ def _forward_values(forward: Program, fused: Fused) -> dict[int, tuple[int, ...]
     for q in program.equations:
         if q.name in VIEWS and isinstance(q.ins[0], int):
             base[q.outs[0]] = base.get(q.ins[0], q.ins[0])
-            name = _compat.checkpoint_name_of(q.eqn)
+            name = _jax.checkpoint_name_of(q.eqn)
             if name is not None and name.startswith(_PREFIX):
                 node = fused.node_of.get(base[q.outs[0]])
                 if node is not None:
@@ -272,4 +272,4 @@ def _forward_values(forward: Program, fused: Fused) -> dict[int, tuple[int, ...]
 
 
 def _names_in(program: Program) -> set[str]:
-    return {name for q in program.equations if (name := _compat.checkpoint_name_of(q.eqn)) is not None}
+    return {name for q in program.equations if (name := _jax.checkpoint_name_of(q.eqn)) is not None}

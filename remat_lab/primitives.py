@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from remat_lab import _compat
+from remat_lab import _jax
 
 # Results have the same bytes as the operand in the same order: XLA renames the buffer.
 VIEWS = frozenset({"reshape", "squeeze", "expand_dims", "stop_gradient", "name", "pvary", "sharding_constraint"})
@@ -64,17 +64,17 @@ COLLECTIVES = frozenset(
 )
 
 
-def carried_operands(eqn: _compat.Equation) -> range:
+def carried_operands(eqn: _jax.Equation) -> range:
     """The operands of a loop that it changes in their own buffers, which then are its first results'; none otherwise."""
     if eqn.primitive.name == "scan":
-        consts, carries = _compat.scan_operands(eqn)
+        consts, carries = _jax.scan_operands(eqn)
         return range(consts, consts + carries)
     if eqn.primitive.name == "while":
         return range(eqn.params["cond_nconsts"] + eqn.params["body_nconsts"], len(eqn.invars))
     return range(0)
 
 
-def forbids_replay(eqn: _compat.Equation) -> str | None:
+def forbids_replay(eqn: _jax.Equation) -> str | None:
     """Why an equation must run exactly once; None if it may be recomputed."""
     name = eqn.primitive.name
     if eqn.effects:
@@ -87,7 +87,7 @@ def forbids_replay(eqn: _compat.Equation) -> str | None:
         return "it communicates between devices"
     if name == "random_bits" and "fry" not in str(getattr(eqn.invars[0].aval, "dtype", "")):
         return "a random generator whose bits may depend on how the program is compiled"
-    for inner in _compat.sub_jaxprs(eqn):
+    for inner in _jax.sub_jaxprs(eqn):
         for inner_eqn in inner.eqns:
             reason = forbids_replay(inner_eqn)
             if reason is not None:

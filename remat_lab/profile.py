@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import jax
 
-from remat_lab import _compat, environment
+from remat_lab import _jax, environment
 from remat_lab.errors import InvalidArgument, ProfileWarning
 from remat_lab.fuse import Fused
 from remat_lab.primitives import FUSIBLE, REDUCTIONS
@@ -146,7 +146,7 @@ def _workspace(fused: Fused, node: int, alone: int) -> int:
     What an epilogue changes element by element is a temporary if the step is alone, but in its result's buffer in the program.
     """
     program, group, rule = fused.program, fused.groups[node], fused.graph.nodes[node].workspace
-    if any(_compat.sub_jaxprs(program.equations[k].eqn) for k in group.equations):
+    if any(_jax.sub_jaxprs(program.equations[k].eqn) for k in group.equations):
         return rule
     if program.equations[group.root].name in REDUCTIONS:
         return max(alone, rule)  # alone it shares nothing with other steps

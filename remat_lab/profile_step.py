@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from remat_lab import _compat
+from remat_lab import _jax
 from remat_lab.flatten import Equation
 from remat_lab.fuse import Fused, Group
 from remat_lab.primitives import COLLECTIVES, UNREPEATABLE
@@ -58,8 +58,8 @@ class StepProgram:
         """Computes the step's values; arrays in the order of `inputs`."""
         env = dict(zip(self.reads, arrays, strict=True))
         for q in self.equations:
-            values = [v.val if isinstance(v, _compat.Literal) else env[v] for v in q.ins]
-            env.update(zip(q.outs, _compat.bind(q.eqn, values), strict=True))
+            values = [v.val if isinstance(v, _jax.Literal) else env[v] for v in q.ins]
+            env.update(zip(q.outs, _jax.bind(q.eqn, values), strict=True))
         return [env[v] for v in self.values]
 
 
@@ -94,7 +94,7 @@ def structural_key(group: Group, equations: Sequence[Equation], avals: Sequence[
     numbers: dict[int, int] = {}
     digest = hashlib.sha256()
     for q in equations:
-        operands = [_literal(v) if isinstance(v, _compat.Literal) else numbers.setdefault(v, len(numbers)) for v in q.ins]
+        operands = [_literal(v) if isinstance(v, _jax.Literal) else numbers.setdefault(v, len(numbers)) for v in q.ins]
         types = [str(avals[v]) for v in (*q.reads, *q.outs)]
         results = [numbers.setdefault(v, len(numbers)) for v in q.outs]
         digest.update(f"{q.name} {operands} {results} {types} {_parameters(q, texts)}\n".encode())
@@ -117,7 +117,7 @@ def cannot_run_alone(equations: Iterable[Equation]) -> str | None:
     return None
 
 
-def _all_equations(equations: Iterable[_compat.Equation]) -> Iterator[_compat.Equation]:
+def _all_equations(equations: Iterable[_jax.Equation]) -> Iterator[_jax.Equation]:
     """These, and those of the bodies among their parameters."""
     todo = list(equations)
     while todo:
@@ -125,7 +125,7 @@ def _all_equations(equations: Iterable[_compat.Equation]) -> Iterator[_compat.Eq
         yield eqn
         # A kernel language's Refs are its own memory.
         if eqn.primitive.name != "pallas_call":
-            todo.extend(inner for body in _compat.sub_jaxprs(eqn) for inner in body.eqns)
+            todo.extend(inner for body in _jax.sub_jaxprs(eqn) for inner in body.eqns)
 
 
 def _literal(atom: Any) -> str:
@@ -136,7 +136,7 @@ def _parameters(q: Equation, texts: dict[int, str]) -> str:
     """Parameters and tracing context as text. Equations that come from one trace of a block share the dictionary itself."""
     params = q.eqn.params
     if id(params) not in texts:
-        texts[id(params)] = f"{_text(params)} {_compat.context_key(q.eqn)}"
+        texts[id(params)] = f"{_text(params)} {_jax.context_key(q.eqn)}"
     return texts[id(params)]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from remat_lab import _compat, _compat_refs
+from remat_lab import _jax
 from remat_lab.flatten import Program, flatten
 from remat_lab.primitives import PLAIN_CALLS
 
@@ -50,7 +50,7 @@ def forward_program(run: Callable[..., Sequence[Any]], values: Sequence[Any]) ->
     outputs = len(jaxpr.outvars)
     written: tuple[Any, ...] = ()
     if _has_refs(jaxpr):
-        pure, positions, changed = _compat_refs.refs_to_values(jaxpr)
+        pure, positions, changed = _jax.refs_to_values(jaxpr)
         held = list(jaxpr.consts)
         if any(i >= len(held) for i in positions):
             raise TypeError("a Ref is among the traced arguments")  # `Loss.split` leaves them to Python
@@ -67,8 +67,8 @@ def forward_program(run: Callable[..., Sequence[Any]], values: Sequence[Any]) ->
 
 
 def _has_refs(jaxpr: Any) -> bool:
-    return any(map(_compat_refs.is_ref_type, (v.aval for v in jaxpr.constvars))) or any(
-        any(_compat_refs.is_ref_type(v.aval) for v in eqn.outvars)
-        or (eqn.primitive.name in PLAIN_CALLS and any(map(_has_refs, _compat.sub_jaxprs(eqn))))
+    return any(map(_jax.is_ref_type, (v.aval for v in jaxpr.constvars))) or any(
+        any(_jax.is_ref_type(v.aval) for v in eqn.outvars)
+        or (eqn.primitive.name in PLAIN_CALLS and any(map(_has_refs, _jax.sub_jaxprs(eqn))))
         for eqn in jaxpr.eqns
     )

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.ad_checkpoint import checkpoint_policies
 
-from remat_lab import _compat, _compat_refs
+from remat_lab import _jax
 from remat_lab.checkpointing import Plans, planned_checkpoint
 from remat_lab.errors import InvalidArgument, UnsupportedEffect
 from remat_lab.keep import KEPT, CheckedPolicy, SaveNamed, keep_all_but
@@ -127,7 +127,7 @@ def run(
     if options.policy is not None:
         CheckedPolicy(options.policy).probe(jaxpr)
     operands = [*jaxpr.consts, *values]
-    if any(map(_compat_refs.is_ref, operands)):
+    if any(map(_jax.is_ref, operands)):
         outputs = _run_with_refs(options, jaxpr, operands, name, plans)
     else:
         outputs = _recomputed(options, jaxpr, jaxpr.consts, plans)(*values)
@@ -196,7 +196,7 @@ def _recomputed(options: Options, jaxpr: Any, consts: Sequence[Any], plans: Plan
 
 def _run_with_refs(options: Options, jaxpr: Any, operands: Sequence[Any], name: str, plans: Plans) -> list[Any]:
     """Mutable references are read before the region and written after it, so that recomputation touches none of them."""
-    pure, positions, written = _compat_refs.refs_to_values(jaxpr)
+    pure, positions, written = _jax.refs_to_values(jaxpr)
     refs = [operands[i] for i in positions]
     if len(set(map(id, refs))) < len(refs):
         raise InvalidArgument(f"{name} gets the same Ref twice, as an argument or from around it: pass it once")
@@ -212,7 +212,7 @@ def _run_with_refs(options: Options, jaxpr: Any, operands: Sequence[Any], name: 
 def _equations(jaxpr: Any, calls: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
     """All equations, those inside others first, each with the equations around it."""
     for eqn in jaxpr.eqns:
-        for inner in _compat.bodies(eqn):
+        for inner in _jax.bodies(eqn):
             yield from _equations(inner, (*calls, eqn))
         yield eqn, calls
 
@@ -221,11 +221,11 @@ def _check_effects(jaxpr: Any, name: str) -> None:
     if not jaxpr.effects:
         return
     for eqn, calls in _equations(jaxpr):
-        once = _compat.effects_to_run_once(eqn)
+        once = _jax.effects_to_run_once(eqn)
         if once:
             effects = ", ".join(sorted({type(effect).__name__ for effect in once}))
             raise UnsupportedEffect(
-                f"{name} contains {eqn.primitive.name} at {_compat.source_line(eqn, calls)}, with a side effect ({effects}) "
+                f"{name} contains {eqn.primitive.name} at {_jax.source_line(eqn, calls)}, with a side effect ({effects}) "
                 f"that recomputing {name} in the backward pass would repeat. Move it out of the decorated function, returning "
                 "what it needs; if it is for debugging only, use the unordered jax.debug.callback or jax.debug.print."
             )
@@ -246,7 +246,7 @@ def _check_names(jaxpr: Any, options: Options, name: str) -> None:
 
 
 def _names_in(jaxpr: Any) -> set[str]:
-    return {name for eqn, _ in _equations(jaxpr) if (name := _compat.checkpoint_name_of(eqn)) is not None}
+    return {name for eqn, _ in _equations(jaxpr) if (name := _jax.checkpoint_name_of(eqn)) is not None}
 
 
 def _derivative(jaxpr: Any) -> Any:
@@ -257,4 +257,4 @@ def _derivative(jaxpr: Any) -> Any:
     def push(*values: Any) -> Any:
         return jax.jvp(lambda *v: jax.core.eval_jaxpr(jaxpr, jaxpr.consts, *v), values, tuple(map(tangent, values)))[0]
 
-    return jax.make_jaxpr(push)(*(_compat.shape_of(v.aval) for v in jaxpr.invars))
+    return jax.make_jaxpr(push)(*(_jax.shape_of(v.aval) for v in jaxpr.invars))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from remat_lab import _compat, _compat_refs
+from remat_lab import _jax
 from remat_lab.primitives import COLLECTIVES, DISCRETE, RANDOM, UNREPEATABLE, forbids_replay
 
 
@@ -25,7 +25,7 @@ class Replay(Enum):
         return self in (Replay.PURE, Replay.RANDOM)
 
 
-def classify(eqn: _compat.Equation) -> Replay:
+def classify(eqn: _jax.Equation) -> Replay:
     """The class of an equation; of one that holds others, the strictest among them."""
     name = eqn.primitive.name
     if eqn.effects:
@@ -39,9 +39,9 @@ def classify(eqn: _compat.Equation) -> Replay:
     if name in RANDOM:
         return Replay.RANDOM if forbids_replay(eqn) is None else Replay.UNREPEATABLE
     order = list(Replay)
-    inner = [classify(e) for body in _compat.sub_jaxprs(eqn) for e in body.eqns]
+    inner = [classify(e) for body in _jax.sub_jaxprs(eqn) for e in body.eqns]
     return max(inner, key=order.index, default=Replay.PURE)
 
 
-def _touches_reference(eqn: _compat.Equation) -> bool:
-    return any(_compat_refs.is_ref_type(v.aval) for v in (*eqn.invars, *eqn.outvars))
+def _touches_reference(eqn: _jax.Equation) -> bool:
+    return any(_jax.is_ref_type(v.aval) for v in (*eqn.invars, *eqn.outvars))

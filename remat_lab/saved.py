@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from remat_lab import _compat
+from remat_lab import _jax
 from remat_lab.keep import INTERNAL_NAMES
 from remat_lab.primitives import nbytes
 from remat_lab.trace import Loss
@@ -89,7 +89,7 @@ def saved(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Saved:
     jaxpr = jax.make_jaxpr(lambda *values: jax.vjp(forward, *values)[1])(*call.values)
     found: dict[Any, SavedValue] = {}
     for atom in jaxpr.outvars:
-        if not isinstance(atom, _compat.Literal):
+        if not isinstance(atom, _jax.Literal):
             atom, value = _origin(jaxpr, atom, call.paths_of_values)
             found.setdefault(atom, value)
     return Saved(tuple(found.values()))
@@ -105,7 +105,7 @@ def _origin(jaxpr: Any, var: Any, paths: tuple[str, ...]) -> tuple[Any, SavedVal
     calls: list[tuple[Any, Any]] = []  # the calls that we are inside of, each with the body around it
 
     def describe(primitive: str, eqn: Any = None) -> tuple[Any, SavedValue]:
-        source = None if eqn is None else _compat.source_line(eqn, [call for call, _ in calls])
+        source = None if eqn is None else _jax.source_line(eqn, [call for call, _ in calls])
         shown = paths[jaxpr.invars.index(var)] if primitive == "argument" else name
         return top, SavedValue(shown, primitive, tuple(aval.shape), str(aval.dtype), nbytes(aval), source)
 
@@ -114,7 +114,7 @@ def _origin(jaxpr: Any, var: Any, paths: tuple[str, ...]) -> tuple[Any, SavedVal
         if not calls:
             top = var
         eqn = next((eqn for eqn in body.eqns if var in eqn.outvars), None)
-        if isinstance(var, _compat.Literal):
+        if isinstance(var, _jax.Literal):
             return describe("constant")
         if eqn is None and not calls:
             return describe("argument" if var in jaxpr.invars else "constant")
@@ -125,12 +125,12 @@ def _origin(jaxpr: Any, var: Any, paths: tuple[str, ...]) -> tuple[Any, SavedVal
             var, body = call.invars[len(call.invars) - len(body.invars) + body.invars.index(var)], outside
             if var.aval.shape != aval.shape:
                 return describe(call.primitive.name, call)  # a loop's carry in every step, which no operand is
-        elif (own := _compat.checkpoint_name_of(eqn)) is not None or eqn.primitive.name == "reduce_precision":
+        elif (own := _jax.checkpoint_name_of(eqn)) is not None or eqn.primitive.name == "reduce_precision":
             if own is not None and not own.startswith(INTERNAL_NAMES):
                 name = name or own
             var = eqn.invars[0]
         else:
-            inside = next((b for b in _compat.bodies(eqn) if len(b.outvars) == len(eqn.outvars)), None)
+            inside = next((b for b in _jax.bodies(eqn) if len(b.outvars) == len(eqn.outvars)), None)
             if inside is None:
                 return describe(eqn.primitive.name, eqn)
             calls.append((eqn, body))

@@ -20,7 +20,7 @@ from typing import Any
 
 import jax
 
-from remat_lab import _compat
+from remat_lab import _jax
 from remat_lab.barriers import barrier, before_backward
 from remat_lab.errors import UnsupportedEffect
 from remat_lab.flatten import Equation, Program
@@ -121,7 +121,7 @@ class Emitter:
         if self.layout.root.children and self.layout.ordered and self._scalars:
             losses, others = before_backward([env[v] for v in self._scalars], [env[v] for v in self._others])
             env.update(zip((*self._scalars, *self._others), (*losses, *others), strict=True))
-        return [v.val if isinstance(v, _compat.Literal) else env[v] for v in self.program.outputs]
+        return [v.val if isinstance(v, _jax.Literal) else env[v] for v in self.program.outputs]
 
     def _inside(self, region: Region, env: dict[int, Any], *, outermost: bool = False) -> None:
         """Runs a region; effects only outside of everything that is computed again, each once and in their order."""
@@ -148,7 +148,7 @@ class Emitter:
         if id(leaf) not in self._leaves:
             edges = split(self.program, leaf.start, leaf.stop)
             # Nothing is computed again in a root; and JAX_REMAT3 has no forward mode of regions in regions that keep names.
-            if leaf is self.layout.root or _compat.is_new_checkpoint():
+            if leaf is self.layout.root or _jax.is_new_checkpoint():
                 edges = [(k, k + 1) for k in range(leaf.start, leaf.stop)]
             self._leaves[id(leaf)] = [Region(start, stop) for start, stop in edges]
         return self._leaves[id(leaf)]
@@ -207,7 +207,7 @@ class Emitter:
             self._tie(tuple(dict.fromkeys(q.reads)), env)
             if self.layout.ordered and not self.layout.simulated:
                 env.update({v: in_default_layout(env[v]) for v in q.reads if v in self._parameters})
-        values = [v.val if isinstance(v, _compat.Literal) else env[v] for v in q.ins]
+        values = [v.val if isinstance(v, _jax.Literal) else env[v] for v in q.ins]
         names = [self.layout.name_of(o) for o in q.outs]
         with jax.named_scope(f"{_SCOPE}{k}") if self.layout.marked else contextlib.nullcontext():
             env.update(zip(q.outs, bind_named(q, values, names, kept=bool(self.layout.root.children)), strict=True))
@@ -241,7 +241,7 @@ class Emitter:
 
 def number_of(equation: Equation) -> int | None:
     """The number of the forward equation that an equation of a marked program, or of its derivative, comes from."""
-    found = [int(n) for eqn in (equation.eqn, *equation.calls) for n in _NUMBER.findall(_compat.scopes_of(eqn))]
+    found = [int(n) for eqn in (equation.eqn, *equation.calls) for n in _NUMBER.findall(_jax.scopes_of(eqn))]
     return max(found, default=None)
 
 
@@ -251,7 +251,7 @@ def _is_real_scalar(aval: Any) -> bool:
 
 def _refuse_effects(equations: Sequence[Equation]) -> None:
     for q in equations:
-        once = _compat.effects_to_run_once(q.eqn)
+        once = _jax.effects_to_run_once(q.eqn)
         if once:
             effects = ", ".join(sorted(map(str, once)))
             raise UnsupportedEffect(
@@ -261,9 +261,9 @@ def _refuse_effects(equations: Sequence[Equation]) -> None:
             )
 
 
-def _multiplies(eqn: _compat.Equation) -> bool:
+def _multiplies(eqn: _jax.Equation) -> bool:
     """Whether an equation is a product or convolution, or contains one (a user's custom rule, a loop)."""
-    return eqn.primitive.name in _ORDERED or any(_multiplies(inner) for body in _compat.sub_jaxprs(eqn) for inner in body.eqns)
+    return eqn.primitive.name in _ORDERED or any(_multiplies(inner) for body in _jax.sub_jaxprs(eqn) for inner in body.eqns)
 
 
 def _companions(program: Program, keys: Collection[int]) -> dict[int, tuple[int, ...]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from remat_lab import _compat
+from remat_lab import _jax
 from remat_lab.errors import InvalidArgument
 from remat_lab.flatten import Program
 from remat_lab.fuse import Fused
@@ -47,7 +47,7 @@ def select_values(forward: Program, wanted: Selection) -> frozenset[int]:
         )
     present: dict[str, list[int]] = {}
     for q in forward.equations:
-        name = _compat.checkpoint_name_of(q.eqn)
+        name = _jax.checkpoint_name_of(q.eqn)
         if name is not None:
             present.setdefault(name, []).extend((*q.reads, *q.outs))
     unknown = sorted(set(wanted) - set(present))

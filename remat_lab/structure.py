@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from remat_lab import _compat
+from remat_lab import _jax
 from remat_lab.flatten import Atom, Program
 
 _ADDRESS = re.compile(r" (object )?at 0x[0-9a-f]+")
@@ -82,4 +82,4 @@ def _plain(value: Any) -> str:
 
 def _functions(jaxpr: Any) -> list[str]:
     """Names of primitives inside, for what printing a jaxpr shortens."""
-    return [f"{eqn.primitive.name}{[_functions(body) for body in _compat.sub_jaxprs(eqn)] or ''}" for eqn in jaxpr.eqns]
+    return [f"{eqn.primitive.name}{[_functions(body) for body in _jax.sub_jaxprs(eqn)] or ''}" for eqn in jaxpr.eqns]

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jax
-from jax.experimental import topologies
 
-from remat_lab import _compat, costs
+from remat_lab import _jax, costs
 from remat_lab.device_facts import FACTS, LAUNCH_SECONDS, Gpu, Tpu
 from remat_lab.errors import InvalidArgument, TargetUnavailable
 from remat_lab.flatten import Program
@@ -179,13 +178,13 @@ class Target:
         """`jax.jit` for this target. Lower it with arguments from `place`."""
         if self.is_default:
             return jax.jit(fun, **options)
-        return jax.jit(fun, out_shardings=jax.sharding.SingleDeviceSharding(self.device()), **options)
+        return jax.jit(fun, out_shardings=jax.sharding.make_single_device_sharding(self.device()), **options)
 
     def place(self, values: Any) -> Any:
         """Arguments for lowering: arrays of the pytree as shapes on this target; as they are if it is the default device."""
         if self.is_default:
             return values
-        sharding = jax.sharding.SingleDeviceSharding(self.device())
+        sharding = jax.sharding.make_single_device_sharding(self.device())
 
         def shape(leaf: Any) -> Any:
             if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
@@ -206,10 +205,7 @@ def as_target(target: str | Target | None) -> Target:
 @cache
 def _described(platform: Platform, description: str) -> Any:
     quiet_compilers()
-    if platform == "tpu":
-        return topologies.get_topology_desc(description, platform="tpu").devices[0]
-    _compat.register_cuda_compiler()
-    return topologies.get_topology_desc(platform="cuda", target_config=description, topology="1x1x1").devices[0]
+    return _jax.described(platform, description)
 
 
 _CUDA_COMPILERS = ("jax-cuda12-pjrt", "jax-cuda13-pjrt")

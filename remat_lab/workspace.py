@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from remat_lab import _compat
+from remat_lab import _jax
 from remat_lab.flatten import Equation, Program
 from remat_lab.primitives import REDUCTIONS, VIEWS, nbytes
 
@@ -32,13 +32,13 @@ def step_copies(program: Program, equations: Sequence[int]) -> int:
     return max(own, _written_operand(program, equations))
 
 
-def copies(eqn: _compat.Equation) -> int:
+def copies(eqn: _jax.Equation) -> int:
     """Bytes of the copies that one equation makes; 0 if there is no rule for it."""
     rule = _RULES.get(eqn.primitive.name)
     return 0 if rule is None else rule(eqn)
 
 
-def convolution_copies(eqn: _compat.Equation) -> int:
+def convolution_copies(eqn: _jax.Equation) -> int:
     """Transposed copies of a convolution's operands and result.
 
     The kernels want batch, space, channels (input and output) and space, input channels, output channels (kernel). The
@@ -70,7 +70,7 @@ def _ranked(order: Sequence[int]) -> list[int]:
     return sorted(range(len(order)), key=lambda role: order[role])
 
 
-def dot_copies(eqn: _compat.Equation) -> int:
+def dot_copies(eqn: _jax.Equation) -> int:
     """Transposed copies of a dot's operands.
 
     Its kernels want batch, rows, contracted (left) and batch, contracted, columns (right), and take either matrix transposed
@@ -94,7 +94,7 @@ def _needs_copy(aval: Any, batch: Sequence[int], contracted: Sequence[int], cont
     return _moves(aval, wanted) and (max(long) > 1 or _moves(aval, swapped))
 
 
-def pooling_copies(eqn: _compat.Equation) -> int:
+def pooling_copies(eqn: _jax.Equation) -> int:
     """Index arrays of the gradient of a max pooling, which finds each maximum again and remembers its place.
 
     One for each dimension, as large as what was pooled; those of the results fit into the step's own result.
@@ -103,7 +103,7 @@ def pooling_copies(eqn: _compat.Equation) -> int:
     return _INDEX_BYTES * (len(operand) * math.prod(operand) + math.prod(source))
 
 
-def random_bits_copies(eqn: _compat.Equation) -> int:
+def random_bits_copies(eqn: _jax.Equation) -> int:
     """The counters and words that threefry2x32 works on, unrolled into loops over whole arrays."""
     return 3 * nbytes(eqn.outvars[0].aval)
 
@@ -165,7 +165,7 @@ def _is_repeated_elsewhere(program: Program, value: int, length: int, path: set[
 
 
 def _is_costly(q: Equation) -> bool:
-    return q.name in _COSTLY and not (q.name == "div" and isinstance(q.ins[1], _compat.Literal))
+    return q.name in _COSTLY and not (q.name == "div" and isinstance(q.ins[1], _jax.Literal))
 
 
 def _is_repeated_within(program: Program, inside: Mapping[int, Equation], value: int) -> bool:
@@ -195,7 +195,7 @@ def _moves(aval: Any, order: Sequence[int]) -> bool:
     return places != sorted(places)
 
 
-_RULES: dict[str, Callable[[_compat.Equation], int]] = {
+_RULES: dict[str, Callable[[_jax.Equation], int]] = {
     "conv_general_dilated": convolution_copies,
     "dot_general": dot_copies,
     "select_and_scatter_add": pooling_copies,

@@ -14,7 +14,7 @@ from flax.linen import pooling
 
 import remat_lab as rl
 from experiments.models.model import Model
-from remat_lab import _compat
+from remat_lab import _jax
 from remat_lab.emit import run_schedule
 from remat_lab.flatten import flatten
 from remat_lab.fuse import fuse
@@ -268,7 +268,7 @@ def test_the_gradient_of_pooling_on_zeros_of_its_own_is_the_same(pool, padding):
     source, operand = (program.avals[v] for v in q.reads)
     values = [jax.random.normal(jax.random.key(1), source.shape), x]
     assert operand.shape == x.shape
-    (expected,), (found,) = _compat.bind(q.eqn, values), _compat.scatter_selected(q.eqn, values, jnp.zeros(()))
+    (expected,), (found,) = _jax.bind(q.eqn, values), _jax.scatter_selected(q.eqn, values, jnp.zeros(()))
     assert jnp.array_equal(expected, found)
 
 

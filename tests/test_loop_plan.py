@@ -13,7 +13,7 @@ import pytest
 from jax import lax
 
 import remat_lab as rl
-from remat_lab import _compat, costs
+from remat_lab import _jax, costs
 from remat_lab.api import as_loss
 from remat_lab.errors import PlanMismatch
 from remat_lab.loop import PlannedLoop
@@ -125,7 +125,7 @@ def products(eqn: Any) -> float:
 def executed_products(jaxpr: Any, values: Any) -> tuple[list[Any], float]:
     """Runs a program equation by equation, loops trip by trip, and adds up the FLOPs of all products."""
     env: dict[Any, Any] = dict(zip(jaxpr.invars, values, strict=True))
-    env.update(_compat.constants(jaxpr))
+    env.update(_jax.constants(jaxpr))
     total = 0.0
 
     def inside(body: Any, operands: Any) -> list[Any]:
@@ -135,12 +135,12 @@ def executed_products(jaxpr: Any, values: Any) -> tuple[list[Any], float]:
         return results
 
     for eqn in jaxpr.eqns:
-        ins = [v.val if isinstance(v, _compat.Literal) else env[v] for v in eqn.invars]
+        ins = [v.val if isinstance(v, _jax.Literal) else env[v] for v in eqn.invars]
         name, params = eqn.primitive.name, eqn.params
         if name in PASSES:
             outs = inside(written_out(eqn), ins)
         elif name == "scan":
-            n, carries = _compat.scan_operands(eqn)
+            n, carries = _jax.scan_operands(eqn)
             consts, state, xs = ins[:n], ins[n : n + carries], ins[n + carries :]
             rows = []
             for k in reversed(range(params["length"])) if params["reverse"] else range(params["length"]):
@@ -157,10 +157,10 @@ def executed_products(jaxpr: Any, values: Any) -> tuple[list[Any], float]:
         elif name in ("jit", "pjit"):
             outs = inside(params["jaxpr"], ins)
         else:
-            outs = _compat.bind(eqn, ins)
+            outs = _jax.bind(eqn, ins)
             total += products(eqn)
         env.update(zip(eqn.outvars, outs, strict=True))
-    return [v.val if isinstance(v, _compat.Literal) else env[v] for v in jaxpr.outvars], total
+    return [v.val if isinstance(v, _jax.Literal) else env[v] for v in jaxpr.outvars], total
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,13 @@ def test_the_command_is_installed_and_says_what_it_does(tmp_path: Path):
 
 
 # Caught where they are raised; the first is what Python asks of a module that has no such name.
-CAUGHT = {"bounds.py: AttributeError", "profile_cache.py: ValueError", "refs.py: TypeError", "part.py: FileNotFoundError"}
+CAUGHT = {
+    "bounds.py: AttributeError",
+    "checks.py: AssertionError",
+    "part.py: FileNotFoundError",
+    "profile_cache.py: ValueError",
+    "refs.py: TypeError",
+}
 ABSTRACT = {"NotImplementedError", "TimeoutError"}  # never meant for users: a method to be written, a time limit on its way
 
 

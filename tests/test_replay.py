@@ -18,7 +18,7 @@ from jax.experimental import checkify, io_callback
 from jax.sharding import PartitionSpec
 
 import remat_lab as rl
-from remat_lab import _compat
+from remat_lab import _jax
 from remat_lab.flatten import flatten
 
 W = [jax.random.normal(jax.random.key(i), (32, 32)) / 6 for i in range(6)]
@@ -262,7 +262,7 @@ def test_an_order_of_experts_is_chosen_once():
 def collectives(fun: Any, *args: Any) -> list[str]:
     """The collectives of a program, in order. All devices run this one program, so they meet in each of them."""
     program = flatten(jax.make_jaxpr(fun)(*args), merge=False)
-    bodies = [body for q in program.equations if q.name == "shard_map" for body in _compat.sub_jaxprs(q.eqn)]
+    bodies = [body for q in program.equations if q.name == "shard_map" for body in _jax.sub_jaxprs(q.eqn)]
     return [
         eqn.primitive.name
         for body in bodies

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import remat_lab as rl
-from remat_lab._compat import is_new_checkpoint
+from remat_lab._jax import is_new_checkpoint
 from remat_lab.cuts import settled_cuts
 from remat_lab.flatten import flatten
 from remat_lab.primitives import PLAIN_CALLS

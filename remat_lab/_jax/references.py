@@ -1,24 +1,38 @@
-"""The private or version-dependent JAX that mutable references take: a part of `_compat`."""
+"""Mutable references (`jax.Ref`): told from arrays, and turned into values."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import jax
-from jax._src.state import discharge
-from jax._src.state.types import AbstractRef
+import jax.numpy as jnp
 from jax.extend import core as jex
-from jax.interpreters import partial_eval as pe
+
+from remat_lab._jax import names
 
 
 def is_ref(value: Any) -> bool:
     """Whether a value is a mutable reference, concrete or traced."""
-    return isinstance(jax.typeof(value), AbstractRef)
+    return isinstance(value, jax.ref.Ref)
 
 
 def is_ref_type(aval: Any) -> bool:
     """Whether a type is that of a mutable reference."""
-    return isinstance(aval, AbstractRef)
+    return isinstance(aval, jax.ref.AbstractRef)
+
+
+@cache
+def reference_effects() -> tuple[type, ...]:
+    """The types of the effects that reading, writing and adding to a `jax.Ref` have."""
+
+    def touch(ref: Any) -> Any:
+        jax.ref.addupdate(ref, ..., jnp.zeros(()))
+        ref[...] = jnp.zeros(())
+        return ref[...]
+
+    jaxpr = jax.make_jaxpr(touch)(jax.ref.new_ref(jnp.zeros(())))
+    return tuple({type(effect) for eqn in jaxpr.eqns for effect in eqn.effects})
 
 
 def refs_to_values(jaxpr: Any) -> tuple[Any, list[int], list[bool]]:
@@ -27,10 +41,15 @@ def refs_to_values(jaxpr: Any) -> tuple[Any, list[int], list[bool]]:
     Returns:
         The jaxpr, whose inputs are the constants, then the inputs, with the contents of Refs in place of Refs, and whose
         outputs are followed by the final contents; the positions of the Refs among its inputs; whether each is written.
+
+    Raises:
+        UnsupportedJax: if this JAX has no way to do it.
     """
+    discharge = names.find(names.DISCHARGE)
     operands = (*jaxpr.constvars, *jaxpr.invars)
-    refs = [i for i, var in enumerate(operands) if isinstance(var.aval, AbstractRef)]
-    pure = _with_rules(discharge.discharge_state(pe.convert_constvars_jaxpr(_without_rules(jaxpr))))
+    refs = [i for i, var in enumerate(operands) if is_ref_type(var.aval)]
+    held = _without_rules(jaxpr)
+    pure = _with_rules(discharge(held.with_consts(()) if held.consts else held))
     finals = pure.outvars[len(jaxpr.outvars) :]
     written = [pure.invars[i] is not final for i, final in zip(refs, finals, strict=True)]
     return pure, refs, written
@@ -50,10 +69,10 @@ _held.def_abstract_eval(lambda *_, rule: [var.aval for var in rule.eqn.outvars])
 
 
 def _without_rules(jaxpr: Any) -> Any:
-    """JAX (0.11, 0.12) discharges references by running functions that have derivative rules, which loses these: hold them."""
+    """JAX discharges references by running functions that have derivative rules, which loses these: hold them."""
 
     def hold(eqn: Any) -> Any:
-        if eqn.primitive.name in _RULES and not any(isinstance(v.aval, AbstractRef) for v in eqn.invars):
+        if eqn.primitive.name in _RULES and not any(is_ref_type(v.aval) for v in eqn.invars):
             return eqn.replace(primitive=_held, params={"rule": _Rule(eqn)})
         return eqn.replace(params={key: _in_bodies(value, _without_rules) for key, value in eqn.params.items()})
 
@@ -75,6 +94,4 @@ def _in_bodies(value: Any, change: Any) -> Any:
     if isinstance(value, tuple):
         made = [_in_bodies(item, change) for item in value]
         return type(value)._make(made) if hasattr(value, "_make") else tuple(made)  # type: ignore[attr-defined]
-    if isinstance(value, jex.ClosedJaxpr):
-        return value.replace(jaxpr=change(value.jaxpr))
     return change(value) if isinstance(value, jex.Jaxpr) else value
