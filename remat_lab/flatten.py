@@ -102,6 +102,12 @@ class Program:
         """How many elements each value has."""
         return tuple(math.prod(getattr(aval, "shape", ())) for aval in self.avals)
 
+    @cached_property
+    def closed_over(self) -> tuple[int, ...]:
+        """The arrays that it closes over and reads: known of a program that is kept without them, too."""
+        read = {v for q in self.equations for v in q.reads} | {v for v in self.outputs if isinstance(v, int)}
+        return tuple(sorted(read.difference(self.producer, self.inputs)))
+
     def abstract(self) -> Program:
         """The same program without the arrays that it closes over, so that whoever keeps it does not keep them alive."""
         return replace(self, constants={})
