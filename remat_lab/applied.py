@@ -11,6 +11,7 @@ from remat_lab.call import Call, is_traced
 from remat_lab.checkpointing import emitter_for
 from remat_lab.errors import PlanMismatch
 from remat_lab.loop_policy import planned_function
+from remat_lab.mismatch import other_program
 from remat_lab.policy_plan import PolicyPlan
 from remat_lab.refs import forward_program
 from remat_lab.trace import Loss
@@ -52,13 +53,13 @@ def applied(loss: Loss, planned: Call, found: PolicyPlan) -> Callable[..., Any]:
         forward = forward_program(planned_function(run, found), call.values)
         program = forward.program
         if program.fingerprint != found.forward.fingerprint:
-            why = (
-                "inside jax.shard_map types say which mesh axes they vary over. Plan the function that calls shard_map, or "
-                "decorate the loss with remat_lab.remat, which plans where it is called."
-                if jax.sharding.get_abstract_mesh().manual_axes
-                else "something that it reads beside its arguments has changed. Plan again."
-            )
-            raise PlanMismatch(f"{loss.name} traces to another program than the one planned: {why}")
+            if jax.sharding.get_abstract_mesh().manual_axes:
+                raise PlanMismatch(
+                    f"{loss.name} traces to another program than the one planned: inside jax.shard_map types say which mesh "
+                    "axes they vary over. Plan the function that calls shard_map, or decorate the loss with remat_lab.remat, "
+                    "which plans where it is called."
+                )
+            raise PlanMismatch(other_program(loss.name, found.forward, program, call.paths_of_values))
         return result_of(rebuilt, forward.finish(emitter_for(found, program).run(program.constants, call.values)))
 
     run_applied.__name__ = loss.name

@@ -10,8 +10,10 @@ import jax
 import numpy as np
 
 from remat_lab.errors import PlanMismatch
+from remat_lab.wording import shortened, values_apart, without_addresses
 
 _NUMBERS = (int, float, complex)
+_FEW = 3  # leaves that a message names
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +84,42 @@ class Call:
         if self.signature == planned.signature:
             return
         if self.tree != planned.tree:
-            raise PlanMismatch(
-                f"the arguments have another structure than those planned for: {self.tree} instead of {planned.tree}. "
-                "Plan again."
-            )
-        for path, ours, theirs in zip(self.paths, self.signature[1], planned.signature[1], strict=True):
+            raise PlanMismatch(f"the arguments have another structure than those planned for: {_structures(self, planned)}.")
+        for i, (ours, theirs) in enumerate(zip(self.signature[1], planned.signature[1], strict=True)):
             if ours != theirs:
-                raise PlanMismatch(
-                    f"{path} is {show_type(ours)}, but the plan was made for {show_type(theirs)}. Plan again for this one."
-                )
+                raise PlanMismatch(_leaf(self.paths[i], _words(self, i, ours), _words(planned, i, theirs)))
         raise PlanMismatch("other leaves are differentiated than those planned for. Plan again.")
+
+
+def _structures(call: Call, planned: Call) -> str:
+    """Which leaves there are and were; where these are the same, what they are in."""
+    extra = [path for path in call.paths if path not in planned.paths]
+    missing = [path for path in planned.paths if path not in call.paths]
+    said = [
+        f"{what} {', '.join(paths[:_FEW])}{f' and {len(paths) - _FEW} more' if len(paths) > _FEW else ''}"
+        for what, paths in (("there is", extra), ("there is no", missing))
+        if paths
+    ]
+    if not said:
+        there, here = values_apart(str(planned.tree), str(call.tree))
+        said = [f"{here} instead of {there}"]
+    return f"{' and '.join(said)}. Plan again"
+
+
+def _words(call: Call, i: int, kind: tuple[Any, ...]) -> tuple[str, str]:
+    """A leaf as a kind of thing and its type or value."""
+    return ("", show_type(kind)) if i in call.traced else ("the static value ", show_static(call.leaves[i]))
+
+
+def _leaf(path: str, ours: tuple[str, str], theirs: tuple[str, str]) -> str:
+    if ours == theirs:
+        return (
+            f"{path} is {ours[0]}{shortened(ours[1])}, as when the plan was made, but it is another object: a static value is "
+            "the same if it can be hashed and is equal, or else only if it is the same object. Pass that one, or one that can "
+            "be hashed (a tuple or a frozen dataclass, say), or plan again for this one."
+        )
+    there, here = values_apart(theirs[1], ours[1])
+    return f"{path} is {ours[0]}{here}, but the plan was made for {theirs[0]}{there}. Plan again for this one."
 
 
 def _shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
@@ -121,8 +149,9 @@ def dtype_of(leaf: Any) -> Any:
 
 
 def array_type(leaf: Any) -> tuple[Any, ...]:
-    """The shape and dtype of a traced leaf."""
-    return (tuple(np.shape(leaf)), dtype_of(leaf))
+    """The shape and dtype of a traced leaf, and how it is laid out over mesh axes of explicit type; empty if it is not."""
+    spec: Any = jax.typeof(leaf).sharding.spec
+    return (tuple(np.shape(leaf)), dtype_of(leaf), str(spec) if any(part is not None for part in spec) else "")
 
 
 def _static_key(leaf: Any) -> Any:
@@ -134,9 +163,16 @@ def _static_key(leaf: Any) -> Any:
     return ("static", type(value), value)
 
 
+def show_static(leaf: Any) -> str:
+    """The value of a static leaf as Python writes it, without addresses."""
+    value = leaf.value if isinstance(leaf, Static) else leaf
+    try:
+        return without_addresses(repr(value))
+    except Exception:  # of the user's own class
+        return f"an object of type {type(value).__qualname__}"
+
+
 def show_type(kind: tuple[Any, ...]) -> str:
-    """A leaf's kind, as in `Call.signature`, in words."""
-    if kind and kind[0] == "static":
-        return f"the static value {kind[-1]!r}"
-    shape, dtype = kind
-    return f"{dtype}[{','.join(map(str, shape))}]"
+    """The type of a traced leaf, as `array_type` has it, in words."""
+    shape, dtype, spec = kind
+    return f"{dtype}[{','.join(map(str, shape))}]{f' sharded {spec}' if spec else ''}"

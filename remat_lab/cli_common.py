@@ -91,7 +91,7 @@ def width() -> int:
 def friendly(context: typer.Context) -> Iterator[None]:
     """Turns errors into a line or two on the error stream: exit code 2 for what the user can mend, 1 for the rest."""
     from remat_lab.errors import RematLabError
-    from solvers.errors import InfeasibleBudget, SolverError
+    from solvers.errors import InfeasibleBudget
 
     if context.obj and context.obj.get("traceback"):
         yield
@@ -102,7 +102,7 @@ def friendly(context: typer.Context) -> Iterator[None]:
         raise
     except InfeasibleBudget as error:
         _fail(2, *_explain(error))
-    except (SolverError, RematLabError) as error:
+    except RematLabError as error:
         _fail(2, str(error))
     except OSError as error:
         _fail(2, f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
@@ -117,12 +117,7 @@ def _explain(error: InfeasibleBudget) -> tuple[str, str]:
     """What is wrong, and what to do: one line each."""
     from remat_lab.units import near, size, sufficient_size
 
-    proof = "proven impossible" if error.proven else "no plan found"
-    return (
-        f"a budget of {size(error.budget)} is too small ({proof}, relative to {error.relative_to}): the smallest known to work "
-        f"is {size(error.minimum)}, and none below {size(error.lower_bound)} can, because of {near(error.name)}",
-        f"Ask for at least --budget {sufficient_size(error.minimum)}, or make the problem smaller (a smaller batch, say).",
-    )
+    return near(error.reason(size)), f"{error.advice(lambda count: f'--budget {sufficient_size(count)}')}."
 
 
 def _fail(code: int, *lines: str) -> NoReturn:

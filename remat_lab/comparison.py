@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from remat_lab.errors import UnknownRow
+
 SCHEMA = 1  # of the JSON; raised when a key changes its meaning
 
 
@@ -131,7 +133,7 @@ class Comparison:
         for row in self.rows:
             if row.strategy == strategy:
                 return row
-        raise KeyError(f"no row {strategy!r}: there are {', '.join(row.strategy for row in self.rows)}")
+        raise UnknownRow(f"no row {strategy!r}: there are {', '.join(row.strategy for row in self.rows)}")
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready description, which the table and the picture are made from."""

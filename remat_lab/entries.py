@@ -9,14 +9,14 @@ from typing import Any
 from remat_lab.api import analyse, as_loss
 from remat_lab.comparison import Row, Timeline
 from remat_lab.envelope import Outcome, plan_all
-from remat_lab.errors import RematLabError
+from remat_lab.errors import is_about_the_call
 from remat_lab.fuse import CostRule
 from remat_lab.planner import Planner
 from remat_lab.plans import Plan
 from remat_lab.strategies import Strategy, block_transform
 from remat_lab.summary import describe_progress
 from remat_lab.trial import Entry, Function, Job, failed
-from solvers.errors import InfeasibleBudget, InvalidBudget
+from solvers.errors import InfeasibleBudget
 from solvers.solution import Progress
 
 
@@ -58,10 +58,8 @@ def prepare(job: Job, strategy: Strategy, planner: Planner, plans: Mapping[int, 
         return Entry(_planned(row, made), made.value_and_grad(), made)
     except InfeasibleBudget as error:
         return Entry(replace(row, status="infeasible", reason=str(error)))
-    except (InvalidBudget, RematLabError):
-        raise  # about the loss or the call, not about this strategy
     except Exception as error:
-        if strategy.family == "plain":
+        if strategy.family == "plain" or is_about_the_call(error):
             raise
         return Entry(failed(row, error))
     finally:

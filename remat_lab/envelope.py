@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from remat_lab.errors import RematLabError
+from remat_lab.errors import is_about_the_call
 from remat_lab.planner import Planner
 from remat_lab.plans import Plan
-from solvers.errors import InvalidBudget
 from solvers.solution import Progress
 
 Outcome = Plan | Exception
@@ -50,9 +49,9 @@ def plan_all(
         try:
             before = (known or {}).get(budget)
             plan = before or planner.plan(budget, solver=solver, starts=starts[-1:], progress=tell(budget), **options)
-        except (InvalidBudget, RematLabError):
-            raise  # about the loss or the call, not about this budget
         except Exception as error:
+            if is_about_the_call(error):
+                raise
             found[budget] = error
             continue
         found[budget] = plan

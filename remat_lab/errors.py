@@ -1,10 +1,9 @@
-"""Errors about a user's function, arguments or options. Solver errors live in `solvers.errors`."""
+"""Errors about a user's function, arguments or options. Solver errors live in `solvers.errors`, and so does the root of all."""
 
 from __future__ import annotations
 
-
-class RematLabError(Exception):
-    """Base class of every error raised by `remat_lab` itself."""
+from solvers.errors import InvalidBudget, SolverError
+from solvers.errors import RematLabError as RematLabError
 
 
 class InvalidLoss(RematLabError, TypeError):
@@ -17,6 +16,10 @@ class InvalidArgument(RematLabError, ValueError):
 
 class PlanMismatch(RematLabError, ValueError):
     """A plan is used with other shapes, dtypes, static values or another program than it was made for."""
+
+
+class UnknownRow(RematLabError, KeyError):
+    """A comparison has no row of that name."""
 
 
 class UnsupportedJax(RematLabError, NotImplementedError):
@@ -45,3 +48,8 @@ class ProfileWarning(RematLabWarning):
 
 class TargetUnavailable(RematLabError, RuntimeError):
     """Nothing can be compiled for a device here: the device is not present, nor the compiler for it."""
+
+
+def is_about_the_call(error: Exception) -> bool:
+    """Whether an error is about the loss, its arguments or the options, and so the same for every budget and solver."""
+    return isinstance(error, InvalidBudget) or (isinstance(error, RematLabError) and not isinstance(error, SolverError))

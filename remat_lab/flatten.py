@@ -52,7 +52,12 @@ class Equation:
     @property
     def source_line(self) -> str:
         """The user's line that made it."""
-        return _jax.source_line(self.eqn, self.calls) or "unknown source line"
+        return self.known_line or "unknown source line"
+
+    @property
+    def known_line(self) -> str | None:
+        """The same; None where JAX does not know it."""
+        return _jax.source_line(self.eqn, self.calls)
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,12 @@ class Program:
     def elements(self) -> tuple[int, ...]:
         """How many elements each value has."""
         return tuple(math.prod(getattr(aval, "shape", ())) for aval in self.avals)
+
+    @cached_property
+    def closed_over(self) -> tuple[int, ...]:
+        """The arrays that it closes over and reads: known of a program that is kept without them, too."""
+        read = {v for q in self.equations for v in q.reads} | {v for v in self.outputs if isinstance(v, int)}
+        return tuple(sorted(read.difference(self.producer, self.inputs)))
 
     def abstract(self) -> Program:
         """The same program without the arrays that it closes over, so that whoever keeps it does not keep them alive."""

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from remat_lab.errors import InvalidArgument
+
 _WIDTH_BITS = {
     "pred": 8, "token": 0, "opaque": 0,
     "s2": 2, "u2": 2, "s4": 4, "u4": 4, "f4e2m1fn": 4,
@@ -149,7 +151,7 @@ def parse(text: str) -> Module:
             if found is not None:
                 body.append(found)
     if entry is None or entry not in computations:
-        raise ValueError("this is no HLO module: it has no entry computation")
+        raise InvalidArgument("this is no HLO module: it has no entry computation")
     return Module(computations, entry)
 
 

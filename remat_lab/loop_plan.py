@@ -205,14 +205,7 @@ class LoopPlanner:
 
 def _with_nests(error: InfeasibleBudget) -> InfeasibleBudget:
     """The same, saying that other nests were not tried: what is proven is so for these only."""
-    return InfeasibleBudget(
-        budget=error.budget,
-        minimum=error.minimum,
-        lower_bound=error.lower_bound,
-        relative_to=f"{error.relative_to}, with the loops in the smallest nests known",
-        bottleneck=error.bottleneck,
-        name=error.name,
-    )
+    return error.changed(relative_to=f"{error.relative_to}, with the loops in the smallest nests known")
 
 
 def _around(point: int) -> list[int]:

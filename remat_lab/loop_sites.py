@@ -18,6 +18,8 @@ from remat_lab.errors import PlanMismatch
 from remat_lab.flatten import Atom, Program, flatten
 from remat_lab.loop import Loop, PlannedLoop
 from remat_lab.loop_primitives import run_loop
+from remat_lab.mismatch import kinds_apart
+from remat_lab.outline import Kind
 from remat_lab.primitives import PLAIN_CALLS
 
 
@@ -116,16 +118,19 @@ def traced(run: Callable[..., Sequence[Any]], values: Sequence[Any]) -> Program:
 
 
 def _check_same(planned: Loop, found: Loop, name: str, line: str) -> None:
-    for what, ours, theirs in (
-        ("length", planned.length, found.length),
-        ("types", [str(a) for a in planned.in_avals], [str(a) for a in found.in_avals]),
-        ("direction", planned.reverse, found.reverse),
-    ):
-        if ours != theirs:
-            raise PlanMismatch(
-                f"the loop at {line} in {name} has another {what} than the one planned for, {theirs} instead of {ours}: "
-                "plan again."
-            )
+    ways = {False: "forwards", True: "backwards"}
+    what = ""
+    if found.length != planned.length:
+        what = f"another length than the one planned for, {found.length} instead of {planned.length}"
+    elif found.reverse != planned.reverse:
+        what = f"another direction than the one planned for, {ways[found.reverse]} instead of {ways[planned.reverse]}"
+    elif len(found.in_avals) != len(planned.in_avals):
+        what = f"{len(found.in_avals)} operands, planned were {len(planned.in_avals)}"
+    for n, (ours, theirs) in enumerate(zip(found.in_avals, planned.in_avals, strict=False), 1):
+        if not what and str(ours) != str(theirs):
+            what = f"another operand {n} than planned for, {kinds_apart(Kind.of(theirs), Kind.of(ours))}"
+    if what:
+        raise PlanMismatch(f"the loop at {line} in {name} has {what}: plan again.")
 
 
 def _same_body(one: Any, other: Any) -> bool:

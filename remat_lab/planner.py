@@ -23,7 +23,7 @@ from remat_lab.starts import starts as policy_starts
 from remat_lab.targets import Target, as_target
 from remat_lab.trace import Loss
 from remat_lab.units import size
-from solvers.errors import InfeasibleBudget
+from solvers.errors import InfeasibleBudget, InvalidOption
 from solvers.simulate import keep_all_peak
 from solvers.solution import Progress, Solution
 from solvers.solve import solve
@@ -151,23 +151,37 @@ class Planner:
 
         try:
             plan, rounds = promise.hold(make, budget, tell=tell)
-        except InfeasibleBudget:
-            left = self._unscheduled(budget) if solver == "auto" else None
-            if left is None:
+        except InfeasibleBudget as error:
+            if solver != "auto":
                 raise
-            return left
+            return self._plain_or(error)
         free = self._unscheduled(budget) if solver == "auto" and plan.solution.overhead > 0 else None
         return _with_spare(plan.amended(rounds=rounds), budget, make) if free is None else free
 
     def _unscheduled(self, budget: int) -> Plan | None:
-        """Plain JAX, if as compiled it is within the budget under either of the backend's schedulers."""
-        if budget < _PLAIN_AT_LEAST * self.keep_all_peak_bytes:
-            return None
+        """Plain JAX, if as compiled it is within the budget under either of the backend's schedulers, and likely to be."""
+        return None if budget < _PLAIN_AT_LEAST * self.keep_all_peak_bytes else self._plain_within(budget)
+
+    def _plain_within(self, budget: int) -> Plan | None:
+        """The same, compiled whatever is likely."""
         for plan in self._plain_steps:
             if plan.compiled_bytes <= budget:
                 round_ = promise.Round(budget, plan.planned_bytes, plan.compiled_bytes)
                 return plan.amended(budget_bytes=budget, rounds=(round_,))
         return None
+
+    def _plain_or(self, refused: InfeasibleBudget) -> Plan:
+        """Plain JAX where no schedule was found, however little it was expected to fit: predictions may count too much.
+
+        Raises:
+            InfeasibleBudget: if it is above the budget as well, with what it needs if that is the least known.
+        """
+        plain = self._plain_within(refused.budget)
+        if plain is not None:
+            return plain
+        least = min(plan.compiled_bytes for plan in self._plain_steps)
+        known = {"minimum": least, "fullest": ""} if least < refused.minimum else {}
+        raise refused.changed(relative_to=f"{refused.relative_to}, and plain JAX", **known) from None
 
     @cached_property
     def _plain_steps(self) -> list[Plan]:
@@ -189,10 +203,8 @@ class Planner:
             if budget is not None and solver in _STARTED and budget < keep_all_peak(fused.graph):
                 options["starts"] = [*policy_starts(fused, budget), *(starts if fused is self.fused else ())]
             return solve(fused.graph, budget, solver, **options)
-        except ValueError as error:
-            if type(error) is ValueError:
-                raise InvalidArgument(str(error)) from error
-            raise
+        except InvalidOption as error:
+            raise InvalidArgument(str(error)) from error
 
 
 def _with_spare(plan: Plan, budget: int, make: Callable[[int], Plan]) -> Plan:

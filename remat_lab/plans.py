@@ -32,6 +32,7 @@ from remat_lab.trace import Loss
 from remat_lab.verify import Difference, largest_difference
 from solvers.graph import Graph
 from solvers.schedule import Schedule
+from solvers.simulate import fullest_step
 from solvers.solution import Solution
 
 
@@ -100,6 +101,11 @@ class Plan:
     def planned_bytes(self) -> int:
         """Predicted peak of temporaries: `predicted.peak_bytes`."""
         return self.solution.peak
+
+    @property
+    def fullest(self) -> str:
+        """The step at which the prediction peaks, in words: what it writes, and the user's line."""
+        return fullest_step(self.graph, self.schedule)
 
     @property
     def compiled_bytes(self) -> int:

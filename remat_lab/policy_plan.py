@@ -21,11 +21,10 @@ from remat_lab.primitives import VIEWS, forbids_replay
 from remat_lab.refs import forward_program
 from remat_lab.segments import Emitter, Layout, Region, number_of
 from remat_lab.selection import Selection, select_values
-from solvers.bounds import infeasible
 from solvers.errors import InfeasibleBudget
 from solvers.schedule import Schedule
 from solvers.segment_search import EFFORTS, FORMS, SegmentPlan, SegmentSearch
-from solvers.simulate import keep_all_peak, simulate
+from solvers.simulate import fullest_step, keep_all_peak, simulate
 from solvers.solution import Options, Solution
 
 _PREFIX = "remat_lab/"
@@ -49,6 +48,7 @@ class PolicyPlan:
         extra_flops_ratio: FLOPs that the emitted program computes more than once, over those of computing all once.
         primitives: how many equations of each primitive the emitted program runs, forward and backward.
         again: for steps of `fused`, how often the emitted program computes them beyond the first time.
+        fullest: the step of the emitted program at which it peaks, in words.
         loops: nests for loops, by their numbers in the function's program; `forward` then has them in it.
     """
 
@@ -62,6 +62,7 @@ class PolicyPlan:
     extra_flops_ratio: float
     primitives: Mapping[str, int] = field(default_factory=dict[str, int])
     again: Mapping[int, int] = field(default_factory=dict[int, int])
+    fullest: str = ""
     loops: dict[int, PlannedLoop] = field(default_factory=dict[int, PlannedLoop])
     emitters: list[Emitter] = field(default_factory=list[Emitter], compare=False, repr=False)
 
@@ -127,7 +128,8 @@ def plan_policy(
     budget_bytes = None if budget is None else parse_budget(budget, keep_all)
     if (budget_bytes is not None and keep_all <= budget_bytes) or not differentiated:
         layout = Layout(_whole(forward), {}, ordered=False)
-        return PolicyPlan(forward.abstract(), fused, layout, budget_bytes, None, keep_all, keep_all, 0.0)
+        fullest = fullest_step(fused.graph, Schedule.from_order(fused.graph, fused.graph.steps))
+        return PolicyPlan(forward.abstract(), fused, layout, budget_bytes, None, keep_all, keep_all, 0.0, fullest=fullest)
     values_of = _forward_values(forward, fused)
     saved, dropped = select_values(forward, must_save), select_values(forward, must_recompute)
     options = Options(time_limit=time_limit / _ROUNDS, seed=seed)
@@ -149,7 +151,10 @@ def plan_policy(
 
 
 def _within(make: Callable[[int | None], tuple[Solution, PolicyPlan]], budget: int) -> PolicyPlan:
-    """A plan that fits a budget as emitted: as JAX writes them, segments need more than the graph shows, or less."""
+    """A plan that fits a budget as emitted: as JAX writes them, segments need more than the graph shows, or less.
+
+    For this reason a floor on schedules of the graph proves nothing about what is emitted, and the error claims none.
+    """
     asked = budget
     for _ in range(_ROUNDS):
         try:
@@ -167,7 +172,12 @@ def _within(make: Callable[[int | None], tuple[Solution, PolicyPlan]], budget: i
         return plan
     _, plan = make(None)  # the lowest there is: its peak as emitted is what an error may name
     if plan.peak_bytes > budget:
-        raise infeasible(plan.fused.graph, budget, known_peaks=[plan.keep_all_peak_bytes, plan.peak_bytes])
+        raise InfeasibleBudget(
+            budget=budget,
+            minimum=min(plan.peak_bytes, plan.keep_all_peak_bytes),
+            relative_to="regions and names of jax.checkpoint",
+            fullest=plan.fullest if plan.peak_bytes <= plan.keep_all_peak_bytes else "",
+        )
     return plan
 
 
@@ -203,11 +213,13 @@ def _emitted(
     missing = {*names.values(), *within.values(), *handed.values()} - _names_in(emitted.program)
     if missing:
         raise RematLabError(f"the names {sorted(missing)} were lost on the way into the program; please report this")
-    result = simulate(emitted.graph, Schedule.from_order(emitted.graph, emitted.graph.steps))
+    schedule = Schedule.from_order(emitted.graph, emitted.graph.steps)
+    peak = simulate(emitted.graph, schedule).peak
     extra = emitted.flops(emitted.graph.steps) / once - 1 if once else 0.0
     counts = Counter(q.name for q in emitted.program.equations)
     again = _again(fused, emitted.program, len(forward.outputs))
-    return PolicyPlan(forward.abstract(), fused, layout, budget_bytes, found, result.peak, keep_all, extra, counts, again)
+    fullest = fullest_step(emitted.graph, schedule)
+    return PolicyPlan(forward.abstract(), fused, layout, budget_bytes, found, peak, keep_all, extra, counts, again, fullest)
 
 
 def _again(fused: Fused, emitted: Program, outputs: int) -> dict[int, int]:

@@ -39,6 +39,11 @@ class AppliedPolicy:
         return self.plan.peak_bytes
 
     @property
+    def fullest(self) -> str:
+        """The step at which it peaks, in words."""
+        return self.plan.fullest
+
+    @property
     def compiled_bytes(self) -> int:
         """Temp bytes of `jax.value_and_grad` of the applied loss."""
         return self.compiled.temp_bytes

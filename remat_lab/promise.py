@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,6 +21,10 @@ class Candidate(Protocol):
     @property
     def compiled_bytes(self) -> int:
         """Temp bytes of the compiled program."""
+
+    @property
+    def fullest(self) -> str:
+        """The step at which the prediction peaks, in words."""
 
     @property
     def compiler_options(self) -> Mapping[str, str]:
@@ -64,7 +68,7 @@ def hold[C: Candidate](
         The first candidate that compiles within the budget, and all attempts.
 
     Raises:
-        InfeasibleBudget: if no attempt does; its `minimum` is what the floor compiles to.
+        InfeasibleBudget: if no attempt does; its `minimum` is what the floor compiles to, its bound one on simulated schedules.
     """
     tried: dict[int, C] = {}  # by what was asked for
 
@@ -90,7 +94,7 @@ def hold[C: Candidate](
     floor = _floor(make)
     if floor not in tried and fits(floor):
         return _kept(tried)
-    raise _broken(tried[floor], len(tried), budget, refused)
+    raise _broken(tried[floor], tried.values(), budget, refused)
 
 
 def _floor(make: Callable[[int], Candidate]) -> int:
@@ -116,15 +120,22 @@ def _less(last: Round, budget: int) -> int:
     return min(last.planned_bytes - (last.compiled_bytes - budget), last.planned_bytes - 1, last.asked_bytes - 1)
 
 
-def _broken(floor: Candidate, tried: int, budget: int, refused: InfeasibleBudget | None) -> InfeasibleBudget:
+def _broken(floor: Candidate, tried: Collection[Candidate], budget: int, refused: InfeasibleBudget | None) -> InfeasibleBudget:
     under = " ".join(f"{key}={value}" for key, value in floor.compiler_options.items()) or "the default compiler options"
-    compiled = f"{tried} plan{'s' if tried > 1 else ''} as compiled with {under}"
-    smallest = floor.compiled_bytes
-    return InfeasibleBudget(
+    compiled = f"{len(tried)} plan{'s' if len(tried) > 1 else ''} as compiled with {under}"
+    error = InfeasibleBudget(
         budget=budget,
-        minimum=smallest,
-        lower_bound=0 if refused is None else min(refused.lower_bound, smallest),
-        relative_to=compiled if refused is None else f"{refused.relative_to}, and {compiled}",
-        bottleneck=0 if refused is None else refused.bottleneck,
-        name="what the compiler adds to each plan" if refused is None else refused.name,
+        minimum=floor.compiled_bytes,
+        minimum_of="compiled",
+        relative_to=compiled,
+        fullest=floor.fullest,
+    )
+    if refused is None or refused.lower_bound > min(candidate.compiled_bytes for candidate in tried):
+        return error  # a bound that any of them beats is none
+    return error.changed(
+        relative_to=f"{refused.relative_to}, and {compiled}",
+        lower_bound=refused.lower_bound,
+        bound_of=refused.bound_of,
+        bottleneck=refused.bottleneck,
+        name=refused.name,
     )

@@ -17,6 +17,7 @@ from remat_lab.policy_plan import Budget, PolicyPlan
 from remat_lab.refs import forward_program
 from remat_lab.segments import Emitter
 from remat_lab.targets import as_target
+from solvers.errors import InfeasibleBudget
 
 Run = Callable[..., Sequence[Any]]
 
@@ -38,6 +39,11 @@ class Segmented:
         """Predicted peak of temporaries."""
         return self.plan.peak_bytes
 
+    @property
+    def fullest(self) -> str:
+        """The step at which it peaks, in words."""
+        return self.plan.fullest
+
     @cached_property
     def compiled_bytes(self) -> int:
         """Temp bytes of the program compiled with `compiler_options`."""
@@ -58,13 +64,21 @@ def hold_segments(make: Callable[[Budget], PolicyPlan], budget: Budget, run: Run
     Raises:
         InfeasibleBudget: if no attempt compiles within the budget.
     """
-    first = make(budget)
-    limit = first.budget_bytes
-    if limit is None:
-        return first
+    first: PolicyPlan | InfeasibleBudget
+    try:
+        first = make(budget)
+    except InfeasibleBudget as error:
+        first, limit = error, error.budget
+    else:
+        if first.budget_bytes is None:
+            return first
+        limit = first.budget_bytes
     options = as_target(None).compiler_options
 
     def attempt(asked: int) -> Segmented:
-        return Segmented(first if asked == limit else make(asked), run, shapes, options)
+        found = first if asked == limit else make(asked)
+        if isinstance(found, InfeasibleBudget):
+            raise found
+        return Segmented(found, run, shapes, options)
 
     return replace(promise.hold(attempt, limit)[0].plan, budget_bytes=limit)

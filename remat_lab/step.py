@@ -12,6 +12,7 @@ from remat_lab.emit import run_schedule
 from remat_lab.errors import InvalidLoss, PlanMismatch
 from remat_lab.flatten import Program, flatten
 from remat_lab.fuse import Fused
+from remat_lab.mismatch import other_program
 from remat_lab.trace import Loss, Traced
 from solvers.schedule import Schedule
 
@@ -55,7 +56,7 @@ class Step:
         traced = self.loss.trace(call)
         program = flatten(traced.jaxpr)
         if program.fingerprint != self.fused.program.fingerprint:
-            raise PlanMismatch(_first_difference(self.loss.name, self.fused.program, program))
+            raise PlanMismatch(other_program(self.loss.name, self.fused.program, program, call.paths_of_values))
         return traced, program
 
 
@@ -70,17 +71,4 @@ def _refuse(primals: Any, tangents: Any) -> Any:
     raise InvalidLoss(
         "an exact schedule is a finished program and cannot be differentiated again: take derivatives of the loss first, "
         "and plan what you really run"
-    )
-
-
-def _first_difference(name: str, planned: Program, traced: Program) -> str:
-    for ours, theirs in zip(planned.equations, traced.equations, strict=False):
-        if ours.name != theirs.name or ours.ins != theirs.ins or ours.outs != theirs.outs:
-            where = f"{theirs.name} at {theirs.source_line} stands where the plan has {ours.name} at {ours.source_line}"
-            break
-    else:
-        where = f"{len(traced.equations)} equations instead of {len(planned.equations)}, or other types"
-    return (
-        f"{name} traces to another program than the one planned: {where}. "
-        "Something that it reads beside its arguments has changed; plan again."
     )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from remat_lab import costs
 from remat_lab.choices import ONCE, settle
 from remat_lab.flatten import Equation, Program
 from remat_lab.primitives import VIEWS, forbids_replay
 from solvers.graph import Graph, Node
+
+_HERE = str(Path(__file__).parent)
 
 CostRule = Callable[[float, int], float]
 """Cost of a step from its FLOPs and the bytes it moves."""
@@ -121,10 +124,9 @@ def assemble(program: Program, steps: Sequence[Step], *, primal_outputs: int, co
         recomputable &= all(forbids_replay(program.equations[e].eqn) is None for e in group.equations)
         for i, (k, part, v) in enumerate(_results(program, step)):
             q = program.equations[k]
-            name = f"{q.name}{part} {'effect' if v is None else program.avals[v]} at {q.source_line}"
             nodes.append(
                 Node(
-                    name=name,
+                    name=f"{q.name}{part} {'effect' if v is None else program.avals[v]}{_place(program, k, group)}",
                     cost=0.0 if i else cost(group.flops, group.moved_bytes),
                     size=0 if v is None else step.sizes.get(v, program.bytes[v]),
                     deps=() if i else tuple(sorted(deps)),
@@ -144,6 +146,17 @@ def assemble(program: Program, steps: Sequence[Step], *, primal_outputs: int, co
     forward = next((v for v, node in enumerate(nodes) if node.backward), len(nodes))
     once = dict.fromkeys(settled.once, ONCE)
     return Fused(program, Graph(tuple(nodes), outputs), groups, node_of, forward, once, settled.exact)
+
+
+def _place(program: Program, root: int, group: Group) -> str:
+    """Where a step's result is made: the user's line, of its equation or else of those around it; empty if none is known."""
+    made = [program.producer[v] for v in group.reads if v in program.producer]
+    for text, near in ((" at", (root, *reversed(group.equations))), (" of what is made at", made)):
+        for e in near:
+            line = program.equations[e].known_line
+            if line is not None and not line.startswith(_HERE):
+                return f"{text} {line}"
+    return ""
 
 
 def base_values(program: Program) -> list[int]:

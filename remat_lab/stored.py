@@ -21,9 +21,9 @@ from remat_lab.flatten import Program, flatten
 from remat_lab.loop_stored import nested_again, stored_loop
 from remat_lab.promise import Round
 from remat_lab.steps import Fused, Group
-from remat_lab.structure import digest, semantics, short, words
+from remat_lab.stored_program import mismatch_of, static_values, stored_program
+from remat_lab.structure import digest, semantics
 from remat_lab.trace import Loss
-from solvers.errors import SolverError
 from solvers.graph import Graph
 from solvers.schedule import Schedule
 from solvers.simulate import simulate
@@ -32,7 +32,7 @@ from solvers.solution import Solution, Status
 if TYPE_CHECKING:
     from remat_lab.plans import Plan
 
-FORMAT, VERSION = "remat_lab plan", 1
+FORMAT, VERSION, READABLE = "remat_lab plan", 2, (1, 2)
 
 
 def save_plan(plan: Plan, path: str | Path) -> None:
@@ -47,6 +47,7 @@ def save_plan(plan: Plan, path: str | Path) -> None:
         "loss": plan.loss.name,
         "options": _options(plan.loss),
         "arguments": _arguments(plan.call),
+        "static": static_values(plan.call),
         "semantics": semantics(),
         "loops": [asdict(loop) for loop in plan.loops],
         "plain": None if plan.plain is None else _grouped(plan.plain[1]),
@@ -106,11 +107,11 @@ def load_plan(path: str | Path, loss: Callable[..., Any], *args: Any, **kwargs: 
     if loops:
         program = flatten(planned.trace(call).jaxpr)
         with _reading(path):
-            plain = planned, _regrouped(path, body["plain"], planned.name, program)
+            plain = planned, _regrouped(path, body, body["plain"], planned.name, program, call)
         planned = nested_again(planned, call, loops)
     program = flatten(planned.trace(call).jaxpr)
     with _reading(path):
-        fused = _regrouped(path, body, planned.name, program)
+        fused = _regrouped(path, body, body, planned.name, program, call)
         solution = _solution(path, fused.graph, body)
         return Plan(loss=planned, call=call.abstract(), fused=fused, solution=solution, loops=loops, plain=plain, **kept)
 
@@ -129,7 +130,7 @@ def _reading(path: str | Path) -> Iterator[None]:
         yield
     except (InvalidPlanFile, PlanMismatch):
         raise
-    except (LookupError, TypeError, ValueError, AttributeError, SolverError, RematLabError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, RematLabError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise InvalidPlanFile(f"{path} is damaged: what is in it is no plan ({reason}). Plan and save again.") from error
 
@@ -137,7 +138,7 @@ def _reading(path: str | Path) -> Iterator[None]:
 def _grouped(fused: Fused) -> dict[str, Any]:
     """A program in words, and its grouping."""
     return {
-        "program": _identity(fused.program),
+        "program": stored_program(fused.program),
         "graph": fused.graph.to_json(),
         "groups": [[v, asdict(group)] for v, group in fused.groups.items()],
         "node_of": sorted(fused.node_of.items()),
@@ -147,9 +148,13 @@ def _grouped(fused: Fused) -> dict[str, Any]:
     }
 
 
-def _regrouped(path: str | Path, row: Mapping[str, Any], name: str, program: Program) -> Fused:
+def _regrouped(
+    path: str | Path, body: Mapping[str, Any], row: Mapping[str, Any], name: str, program: Program, call: Call
+) -> Fused:
     """The loss traced again, which must say what the file says, with the grouping in the file."""
-    _check_program(path, row["program"], name, program)
+    found = mismatch_of(row["program"], body.get("static", {}), program, call)
+    if found:
+        raise PlanMismatch(f"{name} is not the program that {path} was planned for: {found}. Plan again.")
     groups = {int(v): _group(group) for v, group in row["groups"]}
     node_of, once = dict(map(tuple, row["node_of"])), dict(map(tuple, row["once"]))
     graph = Graph.from_json(row["graph"])
@@ -170,8 +175,9 @@ def _read(path: str | Path) -> Mapping[str, Any]:
         raise InvalidPlanFile(f"{path} is damaged, or no plan: it is not JSON ({error})") from error
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise InvalidPlanFile(f"{path} holds no plan: Plan.save writes files with the format {FORMAT!r}")
-    if data.get("version") != VERSION:
-        raise InvalidPlanFile(f"{path} has version {data.get('version')}, this remat_lab reads {VERSION}: plan and save again")
+    if data.get("version") not in READABLE:
+        known = " and ".join(map(str, READABLE))
+        raise InvalidPlanFile(f"{path} has version {data.get('version')}, this remat_lab reads {known}: plan and save again")
     body = data.get("body")
     if not isinstance(body, dict) or data.get("digest") != digest([_canonical(body)]):
         raise InvalidPlanFile(f"{path} is damaged: its content does not have the digest that it was saved with")
@@ -210,31 +216,6 @@ def _check_semantics(path: str | Path, body: Mapping[str, Any]) -> None:
     for name, here in semantics().items():
         if here != body["semantics"].get(name):
             raise PlanMismatch(f"{path} was planned with {name}={body['semantics'].get(name)}, here it is {here}: plan again")
-
-
-def _identity(program: Program) -> dict[str, Any]:
-    lines = words(program)
-    return {
-        "hash": digest(lines),
-        "lines": [short(line) for line in lines],
-        "names": [f"{q.name} at {q.source_line.rsplit('/', 1)[-1]}" for q in program.equations],
-    }
-
-
-def _check_program(path: str | Path, planned: Mapping[str, Any], name: str, program: Program) -> None:
-    found = _identity(program)
-    if found["hash"] == planned["hash"]:
-        return
-    for k, (ours, theirs) in enumerate(zip(found["lines"], planned["lines"], strict=False)):
-        if ours != theirs and 1 <= k <= min(len(found["names"]), len(planned["names"])):
-            here, there = found["names"][k - 1], planned["names"][k - 1]
-            where = f"equation {k} is {here}, planned was {there}"
-            if here.partition(" ")[0] == there.partition(" ")[0]:
-                where = f"equation {k} is {here}, with other parameters, operands or types than {there}: {words(program)[k]}"
-            break
-    else:
-        where = f"{len(found['names'])} equations instead of {len(planned['names'])}, or other inputs or outputs"
-    raise PlanMismatch(f"{name} is not the program that {path} was planned for: {where}. Plan again.")
 
 
 def _solution(path: str | Path, graph: Graph, body: Mapping[str, Any]) -> Solution:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,8 +11,8 @@ import numpy as np
 
 from remat_lab import _jax
 from remat_lab.flatten import Atom, Program
+from remat_lab.wording import without_addresses
 
-_ADDRESS = re.compile(r" (object )?at 0x[0-9a-f]+")
 _LONG = 160  # characters of a parameter that are written out; longer ones by digest
 
 SEMANTICS = ("jax_enable_x64", "jax_threefry_partitionable", "jax_default_prng_impl", "jax_default_matmul_precision")
@@ -24,12 +23,17 @@ def semantics() -> dict[str, str]:
     return {name: str(getattr(jax.config, name)) for name in SEMANTICS}
 
 
-def words(program: Program) -> list[str]:
-    """One line for inputs, constants and outputs, and one for each equation: primitive, operands, types, parameters."""
-    held = [f"{v}:{program.avals[v]}" for v in program.constants]
+def words(program: Program, *, constants: bool = True) -> list[str]:
+    """One line for inputs, constants and outputs, and one for each equation: primitive, operands, types, parameters.
+
+    Args:
+        program: with the arrays that it closes over, or kept without them: both say the same.
+        constants: whether the types of these are said.
+    """
+    held = [f"{v}:{program.avals[v]}" for v in program.closed_over if constants]
     lines = [f"inputs {' '.join(_typed(program, program.inputs))}; constants {' '.join(held)}"]
     for q in program.equations:
-        params = " ".join(f"{key}={_shown(value)}" for key, value in sorted(q.eqn.params.items()))
+        params = " ".join(f"{key}={shown(value)}" for key, value in sorted(q.eqn.params.items()))
         lines.append(f"{' '.join(_typed(program, q.outs))} = {q.name} {' '.join(map(_atom, q.ins))} [{params}]")
     return [*lines, f"outputs {' '.join(map(_atom, program.outputs))}"]
 
@@ -53,31 +57,33 @@ def _type(aval: Any) -> str:
 
 
 def _atom(atom: Atom) -> str:
-    return str(atom) if isinstance(atom, int) else f"({_shown(atom.val)}:{_type(atom.aval)})"
+    return str(atom) if isinstance(atom, int) else f"({shown(atom.val)}:{_type(atom.aval)})"
 
 
-def _shown(value: Any) -> str:
-    text = _plain(value)
+def shown(value: Any) -> str:
+    """A value as `plain` has it, or where that is long its beginning and a digest."""
+    text = plain(value)
     return text if len(text) <= _LONG else f"{text[:40]}...{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
-def _plain(value: Any) -> str:
+def plain(value: Any) -> str:
+    """A parameter's value in words that are the same wherever the value is: without addresses, and with arrays' bytes."""
     if hasattr(value, "eqns"):
-        consts = ";".join(_plain(const) for const in getattr(value, "consts", ()))
+        consts = ";".join(plain(const) for const in getattr(value, "consts", ()))
         rules = ";".join(_functions(value))
-        return f"{_ADDRESS.sub('', str(value))} {consts} {rules}"
+        return f"{without_addresses(str(value))} {consts} {rules}"
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
             value = jax.random.key_data(value)  # type: ignore[arg-type]
         array = np.asarray(value)
         return f"{array.dtype}{list(array.shape)} {array.tobytes().hex()}"
     if isinstance(value, tuple | list):
-        return f"({', '.join(map(_plain, value))})"
+        return f"({', '.join(map(plain, value))})"
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{key}: {_plain(item)}' for key, item in sorted(value.items(), key=str))}}}"
+        return f"{{{', '.join(f'{key}: {plain(item)}' for key, item in sorted(value.items(), key=str))}}}"
     if callable(value):
         return getattr(value, "__qualname__", None) or type(value).__qualname__
-    return _ADDRESS.sub("", str(value))
+    return without_addresses(str(value))
 
 
 def _functions(jaxpr: Any) -> list[str]:

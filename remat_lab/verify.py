@@ -8,6 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from remat_lab.errors import InvalidArgument
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -37,18 +39,18 @@ def largest_difference(expected: Any, actual: Any) -> Difference:
         actual: tree of the same structure, shapes and dtypes.
 
     Raises:
-        ValueError: if structures, shapes or dtypes differ, naming the leaf.
+        InvalidArgument: if structures, shapes or dtypes differ, naming the leaf.
     """
     trees = jax.tree.structure(expected), jax.tree.structure(actual)
     if str(trees[0]) != str(trees[1]):
-        raise ValueError(f"results differ in structure: {trees[0]} and {trees[1]}")
+        raise InvalidArgument(f"results differ in structure: {trees[0]} and {trees[1]}")
     absolute = relative = 0.0
     leaf, bitwise = "", True
     for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(expected), jax.tree.leaves(actual), strict=True):
         name = jax.tree_util.keystr(path) or "value"
         x, y = _plain(a), _plain(b)
         if x.shape != y.shape or x.dtype != y.dtype:
-            raise ValueError(f"{name} is {x.dtype}{list(x.shape)} in one result and {y.dtype}{list(y.shape)} in the other")
+            raise InvalidArgument(f"{name} is {x.dtype}{list(x.shape)} in one result and {y.dtype}{list(y.shape)} in the other")
         if x.tobytes() == y.tobytes():
             continue
         bitwise = False

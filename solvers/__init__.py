@@ -6,6 +6,7 @@ Public names are listed here; everything else may move.
 from solvers.errors import InfeasibleBudget as InfeasibleBudget
 from solvers.errors import InvalidBudget as InvalidBudget
 from solvers.errors import InvalidGraph as InvalidGraph
+from solvers.errors import InvalidOption as InvalidOption
 from solvers.errors import InvalidSchedule as InvalidSchedule
 from solvers.errors import SolverError as SolverError
 from solvers.errors import UnsupportedGraph as UnsupportedGraph

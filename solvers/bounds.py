@@ -133,14 +133,7 @@ def infeasible(graph: Graph, budget: int, *, known_peaks: Iterable[int] = (), or
 def impossible(graph: Graph, budget: int) -> InfeasibleBudget:
     """The error for a budget that a program for the given order has excluded, a relaxation of it perhaps."""
     known = infeasible(graph, budget, order="given")
-    return InfeasibleBudget(
-        budget=budget,
-        minimum=known.minimum,
-        lower_bound=max(known.lower_bound, budget + 1),
-        relative_to=known.relative_to,
-        bottleneck=known.bottleneck,
-        name=known.name,
-    )
+    return known.changed(lower_bound=max(known.lower_bound, budget + 1))
 
 
 def _last_needed(graph: Graph) -> list[int]:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from solvers.bounds import Order, describe_scope
-from solvers.errors import InfeasibleBudget, UnsupportedGraph
+from solvers.errors import InfeasibleBudget, InvalidOption, UnsupportedGraph
 from solvers.fallback import stopped
 from solvers.graph import Graph
 from solvers.orders import cost_of, peak_of
@@ -129,9 +129,9 @@ def _space(graph: Graph, order: Order, copies: int | None) -> StateSpace:
             f"brute_force searches at most {MAX_STEPS} steps and the graph has {len(graph.steps)}: use another solver"
         )
     if order not in ("given", "any"):
-        raise ValueError(f'order is {order!r}: "given" or "any"')
+        raise InvalidOption(f'order is {order!r}: "given" or "any"')
     if copies is not None and copies < 1:
-        raise ValueError(f"copies is {copies!r}: at least 1, or None for no limit")
+        raise InvalidOption(f"copies is {copies!r}: at least 1, or None for no limit")
     return StateSpace(graph, order == "given", copies)
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 from solvers.bounds import cost_floor, describe_scope, infeasible
+from solvers.errors import SolverError
 from solvers.graph import Graph
 from solvers.orders import peak_of
 from solvers.schedule import Schedule
@@ -60,7 +61,7 @@ def choose(
     if best is None and budget is not None:
         raise infeasible(graph, budget, known_peaks=peaks)
     if best is None:
-        raise ValueError(f"{solver} proposed no order at all")
+        raise SolverError(f"{solver} proposed no order at all")
     return make_solution(
         graph,
         best[3],

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from solvers.block_options import Plan
 from solvers.block_sequence import BlockSequence
+from solvers.errors import SolverError
 
 _SHORT = 12  # blocks; groups up to this size may be anywhere
 _SIZES = (*range(2, _SHORT + 1), 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 192, 256)
@@ -205,7 +206,7 @@ class Composer:
                 if total < best:
                     best, chosen = total, c
             if chosen is None:
-                raise ValueError(f"nothing fits {units} units from block {start} on")
+                raise SolverError(f"nothing fits {units} units from block {start} on")
             if chosen.plan is not None:
                 found.append(Leaf(start, chosen.plan, start + 1 == stop and stop < len(self.sequence)))
             else:

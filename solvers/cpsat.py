@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ortools.sat.python import cp_model
 
 from solvers.background import run_in_background
+from solvers.errors import SolverError
 
 # With a work limit the search must not depend on how many cores a machine has.
 _REPEATABLE_WORKERS = 4
@@ -112,7 +113,7 @@ def run(
 
     status, interrupted = run_in_background(lambda: solver.solve(model, watch), stop, tell)
     if status is None:
-        raise RuntimeError("CP-SAT stopped without a result; see the error above")
+        raise SolverError("CP-SAT stopped without a result; see the error above")
     found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     return Outcome(
         found=found,

@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from solvers import bounds
-from solvers.errors import InfeasibleBudget, UnsupportedGraph
+from solvers.errors import InfeasibleBudget, InvalidOption, UnsupportedGraph
 from solvers.fallback import stopped
 from solvers.graph import Graph
 from solvers.intervals_lns import improve
@@ -50,10 +50,10 @@ def solve(graph: Graph, budget: int | None, options: Options, *, copies: int | N
         InfeasibleBudget: if nothing fits, or nothing that fits was found; its `proven` says which.
         UnsupportedGraph: if the graph is too large for a model, and neither a start nor greedy eviction fits.
         KeyboardInterrupt: if it came before any schedule was known.
-        ValueError: if copies is below 1.
+        InvalidOption: if copies is below 1.
     """
     if copies is not None and copies < 1:
-        raise ValueError(f"copies is {copies!r}: every step is computed at least once, so give 1 or more")
+        raise InvalidOption(f"copies is {copies!r}: every step is computed at least once, so give 1 or more")
     base = _base_order(graph, budget, options)
     if base is None:
         return _solve(graph, budget, options, copies)
@@ -140,11 +140,4 @@ def _infeasible(search: Search) -> InfeasibleBudget:
     error = bounds.infeasible(search.graph, search.budget, known_peaks=search.peaks, order="given")
     if not (search.closed and search.units.exact_bytes):
         return error
-    return InfeasibleBudget(
-        budget=error.budget,
-        minimum=error.minimum,
-        lower_bound=search.budget + 1,
-        relative_to=search.scope,
-        bottleneck=error.bottleneck,
-        name=error.name,
-    )
+    return error.changed(lower_bound=search.budget + 1, relative_to=search.scope)

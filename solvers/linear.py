@@ -18,6 +18,7 @@ from scipy.optimize import Bounds, LinearConstraint, OptimizeResult, milp  # typ
 from scipy.sparse import csr_array  # type: ignore[import-untyped]
 
 from solvers.background import run_in_background
+from solvers.errors import InvalidOption
 
 Terms = list[tuple[int, float]]
 
@@ -132,7 +133,7 @@ def _solve(
     deadline = time.monotonic() + seconds
     solver = pywraplp.Solver.CreateSolver(backend)
     if solver is None:
-        raise ValueError(f"this OR-Tools has no backend {backend!r}: use GLOP or PDLP, or for 0-1 programs SCIP or HIGHS")
+        raise InvalidOption(f"this OR-Tools has no backend {backend!r}: use GLOP or PDLP, or for 0-1 programs SCIP or HIGHS")
     solver.SuppressOutput()
     xs = [solver.NumVar(0, 1, "") if relaxed or not whole else solver.BoolVar("") for whole in program.whole]
     for j, value in fixed.items():

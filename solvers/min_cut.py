@@ -12,6 +12,7 @@ from collections.abc import Collection
 
 from ortools.graph.python.max_flow import SimpleMaxFlow  # type: ignore[import-untyped]
 
+from solvers.errors import SolverError
 from solvers.graph import Graph
 from solvers.segments import Forward
 
@@ -56,7 +57,7 @@ def min_cut(forward: Forward, banned: Collection[int]) -> frozenset[int]:
     if not linked or not banned:
         return frozenset()
     if flow.solve(source, sink) != flow.OPTIMAL:
-        raise ArithmeticError("the minimum cut of the forward pass was not found: capacities overflow")
+        raise SolverError("the minimum cut of the forward pass was not found: capacities overflow")
     reached = set(flow.get_source_side_min_cut())
     return frozenset(
         v for q, v in enumerate(forward.steps) if 2 * q in reached and 2 * q + 1 not in reached and v not in forward.kept

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from solvers.errors import InvalidNest
+from solvers.errors import InvalidNest, InvalidOption
 from solvers.revolve import split
 
 
@@ -89,7 +89,7 @@ def keep_all(length: int, *, keeps: bool = True, direct: bool = False) -> Nest:
     """One block: the residuals of all steps are live at once.
 
     Raises:
-        ValueError: if the length is below 1, as for every constructor here.
+        InvalidOption: if the length is below 1, as for every constructor here.
     """
     return uneven([_checked(length)], keeps=keeps, direct=direct)
 
@@ -116,7 +116,7 @@ def levels(length: int, k: int, *, keeps: bool = True, direct: bool = False) -> 
         direct: as in `Nest`.
     """
     if k < 1:
-        raise ValueError(f"a nest has at least one level, not {k}")
+        raise InvalidOption(f"a nest has at least one level, not {k}")
     branch = next(b for b in range(1, _checked(length) + 1) if b**k >= length)
     blocks = _cut(length, branch)
 
@@ -187,9 +187,9 @@ def uneven(blocks: Sequence[int], slots: int | None = None, *, keeps: bool = Tru
         direct: as in `Nest`.
     """
     if not blocks or any(size < 1 for size in blocks):
-        raise ValueError(f"a nest needs blocks of at least one step each, not {list(blocks)}")
+        raise InvalidOption(f"a nest needs blocks of at least one step each, not {list(blocks)}")
     if slots is not None and slots < 1:
-        raise ValueError(f"a nest needs at least one slot, not {slots}")
+        raise InvalidOption(f"a nest needs at least one slot, not {slots}")
     if slots is None or slots >= len(blocks):
         return _build(blocks, lambda low, high, free: range(low + 1, high), len(blocks), keeps, direct)
 
@@ -235,13 +235,13 @@ def check(nest: Nest) -> None:
 
 def _checked(length: int) -> int:
     if length < 1:
-        raise ValueError(f"a nest is about a loop of at least one step, not {length}")
+        raise InvalidOption(f"a nest is about a loop of at least one step, not {length}")
     return length
 
 
 def _cut(length: int, block: int) -> list[int]:
     if block < 1:
-        raise ValueError(f"a block has at least one step, not {block}")
+        raise InvalidOption(f"a block has at least one step, not {block}")
     whole, rest = divmod(_checked(length), block)
     return [block] * whole + ([rest] if rest else [])
 

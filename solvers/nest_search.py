@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from solvers.errors import InfeasibleBudget
+from solvers.errors import InfeasibleBudget, InvalidOption
 from solvers.nest import Nest, binomial
 
 
@@ -86,10 +86,10 @@ def fewest_steps(length: int, slots: int, block: int, *, direct: bool = False) -
         direct: whether the forward pass keeps the residuals of the last block.
 
     Raises:
-        ValueError: if an argument is below 1.
+        InvalidOption: if an argument is below 1.
     """
     if min(length, slots, block) < 1:
-        raise ValueError(f"a nest needs steps, slots and blocks of at least 1, not {length}, {slots} and {block}")
+        raise InvalidOption(f"a nest needs steps, slots and blocks of at least 1, not {length}, {slots} and {block}")
     if direct:
         length -= min(block, length)
     passes = 0
@@ -125,8 +125,7 @@ def cheapest(loop: Loop, budget: int, *, direct: bool = False) -> Choice:
             minimum=least,
             lower_bound=least,
             relative_to=f"all nests of a loop of {loop.length} steps",
-            bottleneck=0,
-            name="the loop's carries and residuals",
+            name="the carries and residuals of the loop",
         )
     return _choice(loop, min(found), direct)
 

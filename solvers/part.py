@@ -25,7 +25,6 @@ from solvers.solution import Options, Progress, Solution
 
 _GRACE_SECONDS = 2.0
 _CHILD = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from solvers.part import main; main()"
-_ERROR_FIELDS = ("budget", "minimum", "lower_bound", "relative_to", "bottleneck", "name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +203,7 @@ def main() -> None:
         how = "interrupted" if stopping else "failed"  # an interrupt of an import, say, becomes another error
         answer = Answer(None, -math.inf, "", f"{how}: {type(error).__name__}: {error}")
     known = answer.infeasible
-    error_row = None if known is None else {field: getattr(known, field) for field in _ERROR_FIELDS}
+    error_row = None if known is None else known.facts
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     send(order=answer.order, bound=answer.bound, scope=answer.scope, status=answer.status, error=error_row)
     os._exit(0)  # a backend's thread that cannot be stopped does not hold up the end

@@ -118,9 +118,15 @@ class Pool:
             return False
         return claim.firsts is None or claim.firsts in (firsts, self.graph.steps)
 
-    def fail(self, error: InfeasibleBudget) -> None:
-        """Takes over what an error knows."""
-        self.peaks.append(error.minimum)
+    def fail(self, error: InfeasibleBudget, *, known: bool = True) -> None:
+        """Takes over what an error knows.
+
+        Args:
+            error: about this graph and budget.
+            known: whether its `minimum` is the peak of a schedule for this graph, and not for one that asks for less.
+        """
+        if known:
+            self.peaks.append(error.minimum)
         self.failures.append(error)
 
     def error(self) -> InfeasibleBudget:
@@ -130,14 +136,7 @@ class Pool:
         for failure in self.failures:
             if strongest.lower_bound < failure.lower_bound <= minimum:
                 strongest = failure
-        return InfeasibleBudget(
-            budget=self.budget,
-            minimum=minimum,
-            lower_bound=strongest.lower_bound,
-            relative_to=strongest.relative_to,
-            bottleneck=strongest.bottleneck,
-            name=strongest.name,
-        )
+        return strongest.changed(minimum=minimum)
 
 
 def whole_bound(costs: Iterable[float], once: float, bound: float) -> float:

@@ -203,7 +203,7 @@ class _Search:
         if job.exact and math.isfinite(answer.bound):
             self.claim(answer.bound, view.scope(answer.scope), view.firsts, job.name)
         if answer.infeasible is not None:
-            self.pool.fail(view.error(answer.infeasible))
+            self.pool.fail(view.error(answer.infeasible), known=view.small != "free")
             self.excluded |= answer.infeasible.proven and job.scope is not None and self.pool.best is None
 
     def _take_order(self, order: tuple[int, ...], job: Job) -> None:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from ortools.graph.python.max_flow import SimpleMaxFlow  # type: ignore[import-untyped]
 
+from solvers.errors import SolverError
+
 _CAPACITY = 1 << 45
 
 
@@ -66,7 +68,7 @@ def priced_cut(
     for v in sorted(set(needed)):
         flow.add_arc_with_capacity(source, 2 * v, infinite)
     if flow.solve(source, sink) != flow.OPTIMAL:
-        raise ArithmeticError("the minimum cut of priced values was not found: capacities overflow")
+        raise SolverError("the minimum cut of priced values was not found: capacities overflow")
     there = set(flow.get_source_side_min_cut())
     again = frozenset(v for v in reach if 2 * v + 1 in there)
     kept = frozenset(v for v in reach if 2 * v in there and v not in again)

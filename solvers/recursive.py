@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from solvers.candidates import choose
+from solvers.errors import InvalidOption
 from solvers.graph import Graph
 from solvers.replay import replay
 from solvers.segments import Forward, Segment, even_cuts, nested
@@ -39,10 +40,10 @@ def recursive_order(graph: Graph, *, ways: int = 2, depth: int | None = None) ->
 
     Raises:
         UnsupportedGraph: if the graph has no backward pass.
-        ValueError: if `ways` is below 2.
+        InvalidOption: if `ways` is below 2.
     """
     if ways < 2:
-        raise ValueError(f"ways is {ways}: a segment is divided into at least 2 parts")
+        raise InvalidOption(f"ways is {ways}: a segment is divided into at least 2 parts")
     forward = Forward.of(graph)
     return replay(forward, _tree(forward, forward.articulation_points, ways, depth))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from solvers.errors import InvalidSchedule
 from solvers.graph import Graph
 
 
@@ -28,11 +29,12 @@ class Renumbered:
 
         Raises:
             InvalidGraph: if the order reads a value before it is computed.
-            ValueError: if it leaves steps out.
+            InvalidSchedule: if it leaves steps out.
         """
         firsts = first_computations(order)
         if len(firsts) != len(graph.steps):
-            raise ValueError(f"the order computes {len(firsts)} different steps and the graph has {len(graph.steps)}")
+            text = f"the order computes {len(firsts)} different steps and the graph has {len(graph.steps)}"
+            raise InvalidSchedule(text, step=len(order), node=min(set(graph.steps).symmetric_difference(firsts)))
         old = [w for v in firsts for w in graph.written(v)]
         new = [0] * len(graph)
         for k, v in enumerate(old):

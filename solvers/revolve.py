@@ -21,7 +21,7 @@ import math
 import time
 
 from solvers.bounds import infeasible
-from solvers.errors import UnsupportedGraph
+from solvers.errors import InvalidOption, UnsupportedGraph
 from solvers.graph import Graph, training_chain
 from solvers.orders import cost_of, peak_of
 from solvers.solution import Options, Solution, Status, make_solution
@@ -38,10 +38,10 @@ def cost(n: int, s: int) -> int:
         The number of forward steps run only to reach a later state; the n that are reversed are not counted.
 
     Raises:
-        ValueError: if n or s is below 1.
+        InvalidOption: if n or s is below 1.
     """
     if n < 1 or s < 1:
-        raise ValueError(f"binomial checkpointing needs at least one step and one slot, not {n} and {s}")
+        raise InvalidOption(f"binomial checkpointing needs at least one step and one slot, not {n} and {s}")
     repetitions = _repetitions(n, s)
     return repetitions * n - math.comb(s + repetitions, s + 1)
 
@@ -58,10 +58,10 @@ def split(n: int, s: int) -> int:
     """Where the next checkpoint goes: the smallest k that attains the minimum of the recurrence.
 
     Raises:
-        ValueError: if nothing is left to split (n below 2) or no slot is free (s below 2).
+        InvalidOption: if nothing is left to split (n below 2) or no slot is free (s below 2).
     """
     if n < 2 or s < 2:
-        raise ValueError(f"{n} steps with {s} slots have no split")
+        raise InvalidOption(f"{n} steps with {s} slots have no split")
     low, high = 1, n - 1
     while low < high:  # what one step more costs grows with k
         k = (low + high) // 2
@@ -76,10 +76,10 @@ def revolve_order(n: int, s: int) -> list[int]:
     """The order of `training_chain(n)` with s slots; its peak is at most s + 3 values.
 
     Raises:
-        ValueError: if n or s is below 1.
+        InvalidOption: if n or s is below 1.
     """
     if n < 1 or s < 1:
-        raise ValueError(f"binomial checkpointing needs at least one layer and one slot, not {n} and {s}")
+        raise InvalidOption(f"binomial checkpointing needs at least one layer and one slot, not {n} and {s}")
     if n == 1:
         return [0, 1]
     order: list[int] = []

@@ -73,6 +73,11 @@ def simulate(graph: Graph, schedule: Schedule) -> Simulation:
     return Simulation(peak, peak_total, math.fsum(costs), tuple(timeline), peak_at)
 
 
+def fullest_step(graph: Graph, schedule: Schedule) -> str:
+    """The name of the step at which a schedule peaks first."""
+    return graph.nodes[schedule.order[simulate(graph, schedule).peak_at]].name
+
+
 def keep_all_peak(graph: Graph) -> int:
     """Peak of budgeted bytes when every value is computed once, in the given order, and kept until its last use."""
     return simulate(graph, Schedule.from_order(graph, graph.steps)).peak

@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 
-from solvers.errors import InvalidBudget
+from solvers.errors import InvalidBudget, InvalidOption
 from solvers.graph import Graph
 from solvers.schedule import Schedule
 from solvers.solution import Options, Progress, Solution
@@ -73,7 +73,7 @@ def solve(
         InfeasibleBudget: if no schedule was found; it says whether that is proven.
         InvalidSchedule: if a start is not valid for the graph.
         UnsupportedGraph: if the solver does not treat such graphs.
-        ValueError: for an unknown solver, or an option out of range.
+        InvalidOption: for an unknown solver, or an option out of range.
 
     >>> from solvers.graph import training_chain
     >>> solve(training_chain(16), solver="sqrt").peak
@@ -83,9 +83,9 @@ def solve(
     budget = check_budget(budget)
     for label, limit in (("time_limit", time_limit), ("work_limit", work_limit)):
         if limit is not None and not limit > 0:
-            raise ValueError(f"{label} is {limit!r}: a number above zero")
+            raise InvalidOption(f"{label} is {limit!r}: a number above zero")
     if workers is not None and (isinstance(workers, bool) or workers < 1):
-        raise ValueError(f"workers is {workers!r}: at least 1, or None for as many as there are cores")
+        raise InvalidOption(f"workers is {workers!r}: at least 1, or None for as many as there are cores")
     for start in starts:
         Schedule.from_order(graph, start)
     options = Options(
@@ -125,10 +125,10 @@ def find_solver(name: str) -> Solver:
     """The function behind a name.
 
     Raises:
-        ValueError: if there is no such solver, listing those there are.
+        InvalidOption: if there is no such solver, listing those there are.
     """
     if name not in available() and name not in PARTS:
-        raise ValueError(f"there is no solver {name!r}: choose one of {', '.join(available())}")
+        raise InvalidOption(f"there is no solver {name!r}: choose one of {', '.join(available())}")
     module, _, function = {**REGISTRY, **PARTS}[name].partition(":")
     found: Solver = getattr(importlib.import_module(module), function)
     return found

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from solvers.errors import SolverError
+
 _LIMIT = 1 << 60
 
 
@@ -49,6 +51,6 @@ def vertex_cut(
     if not sources or not needed:
         return frozenset()
     if flow.solve(source, sink) != flow.OPTIMAL:
-        raise ArithmeticError("the lightest set of kept values was not found: capacities overflow")
+        raise SolverError("the lightest set of kept values was not found: capacities overflow")
     behind = set(flow.get_sink_side_min_cut())
     return frozenset(value for value, i in number.items() if 2 * i + 1 in behind and 2 * i not in behind)

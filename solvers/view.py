@@ -81,15 +81,11 @@ class View:
 
     def error(self, error: InfeasibleBudget) -> InfeasibleBudget:
         """An error about this view in terms of the original."""
+        scope = self.scope(error.relative_to)
+        if error.bottleneck is None:
+            return error.changed(relative_to=scope)
         node = self.renumbered.old[error.bottleneck]
-        return InfeasibleBudget(
-            budget=error.budget,
-            minimum=error.minimum,
-            lower_bound=error.lower_bound,
-            relative_to=self.scope(error.relative_to),
-            bottleneck=node,
-            name=self.original.nodes[node].name,
-        )
+        return error.changed(relative_to=scope, bottleneck=node, name=self.original.nodes[node].name)
 
 
 def best_order(pool: Pool) -> tuple[int, ...]:

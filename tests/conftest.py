@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
+
+from solvers.errors import InfeasibleBudget
 
 # Through the environment, so that subprocesses inherit them and tests of `solvers` need not import JAX.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -17,6 +21,24 @@ os.environ.setdefault("MPLBACKEND", "agg")
 hypothesis.settings.register_profile("dev", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def init_unchecked() -> Iterator[Callable[..., None]]:
+    """Fails where an error is made whose bound is above what the same accounting knows to work; users see no bound then.
+
+    Yields the constructor as users have it.
+    """
+    plain = InfeasibleBudget.__init__
+
+    def checked(self: InfeasibleBudget, **facts: Any) -> None:
+        plain(self, **facts)
+        assert not (self.refuted and self.bound_of == self.minimum_of), f"{self.refuted} is refuted: {self}"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(InfeasibleBudget, "__init__", checked)
+        yield plain
+
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 

@@ -143,7 +143,19 @@ def _plan[P](make: Callable[[Any], P], budget: Any, out: Outcome) -> P:
         return make(budget)
     except rl.InfeasibleBudget as error:
         out.refused += 1
+        _consistent(error)
         return make(error.minimum)
+
+
+def _consistent(error: rl.InfeasibleBudget) -> None:
+    """No error contradicts itself, calls a bound on schedules one on programs, or names a place that is none."""
+    refuted = error.refuted and error.bound_of == error.minimum_of
+    if not 0 <= error.lower_bound <= error.minimum or error.minimum <= error.budget or refuted:
+        raise Wrong(f"{error.minimum} bytes are said to work, less than {error.lower_bound or error.refuted} not: {error}")
+    if error.minimum_of != "compiled" or error.proven:
+        raise Wrong(f"a budget is a promise about the compiled program, and what is simulated proves nothing of it: {error}")
+    if "unknown" in str(error) or "node 0" in str(error) or not (error.name or error.fullest):
+        raise Wrong(f"no step is named, or one that nobody finds: {error}")
 
 
 def _held(what: str, temp: int, budget: int) -> float:

@@ -158,6 +158,8 @@ def check(name: str, graph: Graph, budget: int) -> float:
 
 def check_error(name: str, graph: Graph, error: InfeasibleBudget) -> None:
     """What an error says is true, and asking for its minimum works."""
+    assert error.lower_bound <= error.minimum
+    assert error.refuted == 0
     space = space_of(error.relative_to, graph)
     assert space is not None
     where, order, copies = space

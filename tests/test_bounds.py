@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import math
+import pickle
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from laws import run
 from strategies import graphs, training_graphs
 
 from solvers import bounds, brute_force
-from solvers.errors import InfeasibleBudget
+from solvers.errors import Counted, InfeasibleBudget
 from solvers.graph import Graph, Node, chain, training_chain
 from solvers.schedule import Schedule
 from solvers.simulate import simulate
+from solvers.solution import Solution
+from solvers.solve import available
 
 GRAPHS = st.one_of(graphs(max_nodes=8), training_graphs(max_layers=3))
 
@@ -75,6 +82,52 @@ def test_the_bottleneck_counts_values_that_exist_once() -> None:
 def test_values_of_the_caller_are_not_counted() -> None:
     graph = Graph((Node("a", 1, 2), Node("b", 1, 100, (0,), workspace=3, external=True)), (1,))
     assert bounds.minimum_budget(graph).bytes == 5
+
+
+@pytest.mark.parametrize("name", available())
+@given(GRAPHS, st.floats(0, 1))
+@settings(max_examples=15)
+def test_no_refusal_contradicts_itself_and_what_it_names_can_be_had(name: str, graph: Graph, fraction: float) -> None:
+    budget = max(1, int(fraction * simulate(graph, Schedule.from_order(graph, graph.steps)).peak))
+    error = run(name, graph, budget)
+    if not isinstance(error, InfeasibleBudget):
+        return
+    assert error.refuted == 0
+    assert error.lower_bound <= error.minimum
+    assert budget < error.minimum
+    found = run(name, graph, error.minimum)
+    assert isinstance(found, Solution)
+    assert found.peak <= error.minimum
+
+
+@pytest.mark.parametrize("counted", ["simulated", "compiled"])
+@given(st.integers(1, 99), st.integers(1, 99), st.integers(0, 99))
+def test_a_bound_is_never_above_what_is_known_to_work(
+    init_unchecked: Callable[..., None], counted: Counted, budget: int, minimum: int, bound: int
+) -> None:
+    facts: dict[str, Any] = {"bottleneck": 3, "name": "conv at net.py:7", "minimum_of": counted, "fullest": "sin at net.py:9"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(InfeasibleBudget, "__init__", init_unchecked)
+        error = InfeasibleBudget(budget=budget, minimum=minimum, lower_bound=bound, relative_to="any order", **facts)
+        copies = error, pickle.loads(pickle.dumps(error)), InfeasibleBudget(**json.loads(json.dumps(error.facts)))
+    stands = 0 < bound <= minimum
+    for copied in copies:
+        assert str(copied) == str(error)
+        assert copied.lower_bound == (bound if stands else 0)
+        assert (copied.bottleneck, copied.name) == ((3, "conv at net.py:7") if stands else (None, ""))
+        assert copied.proven == (stands and counted == "simulated" and budget < bound)
+    assert error.refuted == pickle.loads(pickle.dumps(error)).refuted == (bound if bound > minimum else 0)
+    assert ("conv at net.py:7" in str(error)) == stands
+    assert ("sin at net.py:9" in str(error)) != stands
+    assert ("proven" in str(error)) == error.proven
+
+
+def test_what_is_passed_on_keeps_its_notes_and_a_refuted_bound_stays_away() -> None:
+    error = InfeasibleBudget(budget=3, minimum=9, lower_bound=7, relative_to="any order", minimum_of="compiled")
+    error.add_note("chain: nothing found")
+    lower = error.changed(minimum=6)
+    assert (lower.lower_bound, lower.refuted, lower.__notes__) == (0, 7, ["chain: nothing found"])
+    assert lower.changed(minimum=9).lower_bound == 0
 
 
 def test_the_error_has_both_sides_and_the_node() -> None:

@@ -7,11 +7,14 @@ import sys
 import textwrap
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from remat_lab.cli import app
+from remat_lab.cli_common import friendly
 from remat_lab.errors import RematLabError
 from remat_lab.models import ModelError, build, names
+from solvers.errors import InfeasibleBudget
 from solvers.graph import training_chain
 
 FACTORY = """
@@ -125,10 +128,27 @@ def test_an_impossible_budget_is_two_lines_and_exit_code_2(here):
         lines = [line for line in result.stderr.splitlines() if not line.startswith("[")]
         assert len(lines) == 2
         assert lines[0].startswith("remat-lab: a budget of ")
-        assert "the smallest known to work is" in lines[0]
+        assert "the smallest budget known to work is" in lines[0]
         assert "my_model.py:" in lines[0]
         assert lines[1].startswith("Ask for at least --budget ")
     assert not (here / "compare.json").exists()
+
+
+@pytest.mark.parametrize("lower_bound", [0, 1_500_000])
+@pytest.mark.parametrize("minimum_of", ["simulated", "compiled"])
+def test_a_refusal_says_on_the_command_line_what_the_error_says(capsys, lower_bound, minimum_of):
+    """Word for word, but for sizes that are short."""
+    facts = {"budget": 1_000_000, "minimum": 2_000_001, "lower_bound": lower_bound, "minimum_of": minimum_of}
+    error = InfeasibleBudget(**facts, relative_to="any order", name="sin at a.py:1", fullest="cos at a.py:2")
+    with pytest.raises(typer.Exit), friendly(typer.Context(typer.main.get_command(app))):
+        raise error
+    wrong, todo = capsys.readouterr().err.splitlines()
+    assert (f"{wrong.removeprefix('remat-lab: ')}. {todo}").replace("--budget 2.01MB", "2.00 MB") == (
+        str(error)
+        .replace("1,000,000 bytes", "1.00 MB")
+        .replace("2,000,001 bytes", "2.00 MB")
+        .replace("1,500,000 bytes", "1.50 MB")
+    )
 
 
 def test_the_budget_that_is_suggested_works(here):

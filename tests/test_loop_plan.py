@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import flax.linen as nn
@@ -293,6 +294,11 @@ def test_other_loops_than_planned_for_are_refused():
         other.fun(*rnn_args(8))
     with pytest.raises(PlanMismatch, match="fewer loops"):
         with_loops(loss, {3: planned}).fun(*args)
+    backwards = replace(planned, loop=replace(planned.loop, reverse=True))
+    with pytest.raises(PlanMismatch, match="another direction than the one planned for, forwards instead of backwards"):
+        with_loops(loss, {site.number: backwards}).fun(*args)
+    with pytest.raises(PlanMismatch, match=r"another operand \d than planned for, dtype bfloat16 instead of float32:"):
+        other.fun(*jax.tree.map(lambda a: a.astype(jnp.bfloat16), args))
 
 
 @pytest.mark.parametrize("remat", [False, pytest.param(True, marks=slow)])

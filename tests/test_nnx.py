@@ -229,3 +229,27 @@ def test_twenty_steps_of_training_are_those_of_the_plain_model(make, shape):
     else:
         assert jax.tree.structure(final) == jax.tree.structure(state)
         np.testing.assert_allclose(again, losses, rtol=0, atol=2e-6)  # measured: 1.2e-7
+
+
+class Residual(nnx.Module):
+    """A convolution with batch statistics, whose values are counted apart where they are named."""
+
+    def __init__(self, width, rngs):
+        self.conv = nnx.Conv(width, width, (3, 3), rngs=rngs)
+        self.norm = nnx.BatchNorm(width, rngs=rngs)
+
+    def __call__(self, x):
+        return x + nnx.relu(self.norm(self.conv(x)))
+
+
+@pytest.mark.parametrize("check", ["planned", "compiled"])
+def test_a_block_that_does_not_fit_is_refused_with_a_budget_that_does(check):
+    def run(budget):
+        block = rl.remat(Residual, budget=budget, check=check)(8, nnx.Rngs(0))
+        return nnx.jit(nnx.grad(lambda block, x: block(x).sum(), argnums=1))(block, jnp.ones((4, 16, 16, 8)))
+
+    with pytest.raises(rl.InfeasibleBudget, match=r"test_nnx.py:\d+ \(Residual.__call__\)") as caught:
+        run(0.3)
+    assert caught.value.minimum_of == {"planned": "simulated", "compiled": "compiled"}[check]
+    assert caught.value.lower_bound == 0, "a floor on schedules of the graph is none on what JAX makes of regions"
+    assert run(caught.value.minimum).shape == (4, 16, 16, 8)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
 import importlib.util
+import inspect
 import os
+import pkgutil
+import re
 import subprocess
 import sys
 import sysconfig
@@ -11,6 +15,9 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+
+import remat_lab as rl
+import solvers
 
 PACKAGES = ["remat_lab", "solvers", "experiments"]
 MODELS = {"resnet", "mlp", "dropout_mlp", "transformer", "unet"}
@@ -88,3 +95,38 @@ def test_the_command_is_installed_and_says_what_it_does(tmp_path: Path):
     )
     assert done.returncode == 0, done.stderr
     assert "compare" in done.stdout
+
+
+# Caught where they are raised; the first is what Python asks of a module that has no such name.
+CAUGHT = {
+    "bounds.py: AttributeError",
+    "checks.py: AssertionError",
+    "part.py: FileNotFoundError",
+    "profile_cache.py: ValueError",
+    "refs.py: TypeError",
+}
+ABSTRACT = {"NotImplementedError", "TimeoutError"}  # never meant for users: a method to be written, a time limit on its way
+
+
+def test_one_root_catches_every_error():
+    found = 0
+    for package in (rl, solvers):
+        for module in pkgutil.iter_modules(package.__path__):
+            names = vars(importlib.import_module(f"{package.__name__}.{module.name}"))
+            for name, kind in names.items():
+                if inspect.isclass(kind) and issubclass(kind, Exception) and kind.__module__.partition(".")[0] in PACKAGES:
+                    assert issubclass(kind, rl.RematLabError) or issubclass(kind, Warning) or name.startswith("_"), name
+                    found += 1
+    assert found > 10
+    assert issubclass(rl.InfeasibleBudget, solvers.SolverError)
+    assert not issubclass(rl.InvalidArgument, solvers.SolverError)
+
+
+def test_no_error_of_python_is_raised_past_the_root(checkout: Path):
+    raised = {
+        f"{file.name}: {kind}"
+        for file in (*checkout.glob("remat_lab/**/*.py"), *checkout.glob("solvers/**/*.py"))
+        for kind in re.findall(r"^ *raise (\w+)", file.read_text(), re.MULTILINE)
+        if inspect.isclass(known := getattr(builtins, kind, None)) and issubclass(known, Exception) and kind not in ABSTRACT
+    }
+    assert raised == CAUGHT

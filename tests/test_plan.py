@@ -103,7 +103,7 @@ def test_a_loss_that_has_become_another_program_is_refused():
     box = {"fun": jnp.sin}
     plan = rl.plan(lambda x: jnp.sum(box["fun"](x)), X)
     box["fun"] = jnp.tanh
-    with pytest.raises(rl.PlanMismatch, match=r"tanh at .*test_plan.py.*plan again"):
+    with pytest.raises(rl.PlanMismatch, match=r"is tanh .* at .*test_plan.py:\d+ .* instead of sin .*plan again"):
         plan.value_and_grad()(X)
 
 
@@ -150,11 +150,14 @@ def test_verify_wants_real_arrays():
 
 @pytest.mark.parametrize("solver", ["auto", "chen", "intervals"])
 def test_an_impossible_budget_says_what_would_do_and_which_line_stands_in_the_way(solver):
+    with pytest.raises(rl.InfeasibleBudget) as planned:
+        rl.plan(loss, W, X, budget=1000, solver=solver, check="planned", time_limit=20)
+    assert planned.value.proven
     with pytest.raises(rl.InfeasibleBudget) as caught:
         rl.plan(loss, W, X, budget=1000, solver=solver, time_limit=20)
     error = caught.value
     assert 1000 < error.lower_bound <= error.minimum
-    assert error.proven
+    assert not error.proven, "the compiler may need less than a schedule is counted"
     assert "test_plan.py" in error.name
     assert f"{error.minimum:,} bytes" in str(error)
     again = rl.plan(loss, W, X, budget=error.minimum, solver=solver, time_limit=20)

@@ -12,6 +12,7 @@ import pytest
 from test_faults import compiled, same
 
 import remat_lab as rl
+from remat_lab.flatten import Equation
 from remat_lab.measure import SCHEDULERS, compile_program
 
 W = [jnp.eye(32) * 0.5 + 0.01 for _ in range(24)]
@@ -91,6 +92,22 @@ def test_the_ends_of_the_budget_follow_the_same_rules():
     options = SCHEDULERS["memory"]
     flops = [compile_program(f, W[:3], X, key, compiler_options=options).flops for f in (loss, plan.apply())]
     assert flops[0] == flops[1]
+
+
+def test_an_error_names_a_line_of_the_users_or_no_place(monkeypatch):
+    def refused():
+        with pytest.raises(rl.InfeasibleBudget) as caught:
+            rl.plan(sines, W[:3], X, budget=1, solver="greedy", check="planned")
+        return caught.value
+
+    step, where, _ = refused().name.partition(" at ")
+    assert where
+    known, primitive = Equation.known_line.fget, step.partition(" ")[0].partition(".")[0]
+    monkeypatch.setattr(Equation, "known_line", property(lambda q: None if q.name == primitive else known(q)))
+    assert "test_planning_faults.py:" in refused().name, "a line near it is better than none"
+    monkeypatch.setattr(Equation, "known_line", None)
+    assert " at " not in refused().name
+    assert "unknown source line" not in str(refused())
 
 
 @pytest.mark.parametrize("solver", ["sqrt", "recursive"])

@@ -23,7 +23,7 @@ from solvers.schedule import Schedule
 from solvers.simulate import simulate
 from solvers.solution import Options, Progress, Solution, Status
 from solvers.solve import solve
-from solvers.view import View, best_order
+from solvers.view import Small, View, best_order
 
 
 def peak(graph: Graph, order: object = None) -> int:
@@ -206,6 +206,16 @@ def test_the_error_takes_the_smallest_minimum_and_the_highest_floor_below_it() -
     assert (error.minimum, error.lower_bound) == (4, 4)
 
 
+@pytest.mark.parametrize("small", ["free", "decided"])
+def test_what_small_values_of_no_size_need_is_no_budget_that_works(small: Small) -> None:
+    graph = training_chain(9)
+    search = portfolio._Search(graph, 3, Options(), 0.0)
+    error = InfeasibleBudget(budget=3, minimum=4, lower_bound=4, relative_to="the given order")
+    search.take(Answer(None, -math.inf, "", "", error), portfolio_jobs.EVENTS, View.of(graph, 3, graph.steps, small))
+    assert search.pool.error().minimum == (peak(graph) if small == "free" else 4)
+    assert search.pool.error().lower_bound == 4
+
+
 @pytest.mark.parametrize(
     ("costs", "bound", "rounded"),
     [([2, 4, 6], 21.0, 22), ([2, 4, 6], 20.0, 20), ([3.0, 5.0], 20.2, 21), ([0.5, 1], 20.2, 20.2), ([0], 20.2, 20.2)],
@@ -284,7 +294,7 @@ def test_a_part_reports_an_infeasible_budget_with_all_that_is_known() -> None:
 
 def test_a_part_that_fails_says_how() -> None:
     part, messages = ask("no such solver", training_chain(9), 5)
-    assert "failed: ValueError: there is no solver 'no such solver'" in answer_of(messages).status
+    assert "InvalidOption: there is no solver 'no such solver'" in answer_of(messages).status
     part.kill()
 
 

@@ -32,6 +32,7 @@ class Fake:
     planned_bytes: int
     compiled_bytes: int
     compiler_options: dict = field(default_factory=lambda: {"option": "value"})
+    fullest: str = "dot at file.py:3"
 
 
 class Planner:
@@ -62,6 +63,9 @@ def test_what_is_returned_fits_and_what_is_refused_says_what_was_found(budget, s
     found = hold_or_error(make, budget)
     if isinstance(found, InfeasibleBudget):
         assert found.minimum > budget
+        assert found.lower_bound <= found.minimum
+        assert not found.proven, "what schedules need proves nothing about programs"
+        assert "node" not in str(found)
         assert len(make.asked) <= 10
         assert hold(make, found.minimum)[0].compiled_bytes <= found.minimum
         assert found.relative_to == "any order" or "option=value" in found.relative_to
@@ -115,6 +119,76 @@ def test_the_smallest_plan_is_compiled_before_giving_up():
     with pytest.raises(InfeasibleBudget) as caught:
         hold(make, 850)
     assert caught.value.minimum == 900
+
+
+def refusing(lower_bound, excess):
+    """A planner of one plan of 1,000 bytes, with what it says about smaller ones."""
+
+    def make(asked):
+        if asked < 1000:
+            raise InfeasibleBudget(
+                budget=asked, minimum=1000, lower_bound=lower_bound, relative_to="any order", bottleneck=4, name="sin at a.py:1"
+            )
+        return Fake(1000, 1000 + excess)
+
+    return make
+
+
+def test_a_bound_that_a_compiled_program_beats_is_void():
+    with pytest.raises(InfeasibleBudget) as caught:
+        hold(refusing(950, excess=-100), 800)
+    error = caught.value
+    assert (error.minimum, error.minimum_of, error.lower_bound) == (900, "compiled", 0)
+    assert (error.bottleneck, error.name) == (None, "")
+    assert "950" not in str(error)
+    assert "by a plan that is fullest at 'dot at file.py:3'" in str(error)
+
+
+def test_a_bound_that_stands_is_said_to_be_one_on_what_is_simulated():
+    with pytest.raises(InfeasibleBudget) as caught:
+        hold(refusing(850, excess=-100), 800)
+    error = caught.value
+    assert (error.minimum_of, error.lower_bound, error.bound_of) == ("compiled", 850, "simulated")
+    assert not error.proven
+    assert "no schedule needs less than 850 bytes as simulated, because of 'sin at a.py:1'" in str(error)
+
+
+def test_a_bound_that_another_compiled_plan_beats_is_void():
+    """The planner's smallest plan compiles to more than one before it."""
+    plans = {1000: Fake(1000, 940), 960: Fake(955, 960), 955: Fake(955, 965)}
+
+    def make(asked):
+        if asked not in plans:
+            known = 1000 if asked == 900 else 955
+            raise InfeasibleBudget(budget=asked, minimum=known, lower_bound=950, relative_to="any order")
+        return plans[asked]
+
+    with pytest.raises(InfeasibleBudget) as caught:
+        hold(make, 900)
+    assert (caught.value.minimum, caught.value.lower_bound) == (965, 0)
+
+
+def test_plain_jax_counts_among_what_is_known_to_work():
+    """A switch is counted with what all of its branches keep; the program takes less than any schedule of that."""
+    branches = [jnp.sin, lambda x: jnp.sin(jnp.sin(jnp.sin(x))), lambda x: jnp.exp(jnp.exp(-x))]
+
+    def switched(i, x):
+        return jnp.sum(jax.lax.switch(i, branches, x))
+
+    args = jnp.int32(1), jnp.linspace(0.1, 1.0, 4096)
+    counted = rl.plan(switched, *args, argnums=1, check="planned")
+    with pytest.raises(rl.InfeasibleBudget) as caught:
+        rl.plan(switched, *args, argnums=1, budget=2048, time_limit=5)
+    error = caught.value
+    plain = compile_program(jax.value_and_grad(switched, 1), *args, compiler_options=counted.compiler_options)
+    assert error.minimum == plain.temp_bytes < counted.predicted.keep_all_peak_bytes
+    assert (error.lower_bound, error.proven) == (0, False)
+    assert "and plain JAX" in error.relative_to
+    found = rl.plan(switched, *args, argnums=1, budget=error.minimum, time_limit=5)
+    assert found.compiled_bytes <= error.minimum
+    with pytest.raises(rl.InfeasibleBudget) as named:
+        rl.plan(switched, *args, argnums=1, budget=2048, solver="chen")
+    assert "plain JAX" not in named.value.relative_to
 
 
 @pytest.mark.parametrize("budget", [0.7, 0.5])

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import remat_lab as rl
 from remat_lab import stored
+from remat_lab.structure import short, words
 
 W = [jax.random.normal(jax.random.key(i), (16, 16)) / 4 for i in range(6)]
 X = jax.random.normal(jax.random.key(9), (32, 16))
@@ -81,9 +82,24 @@ def other_parameter(ws, x, key, scale=2.0, *, square=True):
 
 
 WRONG: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], str]] = {
-    "another function": (other_order, (W, X, KEY), {}, r"other_order is not the program.*equation \d+ is cos at test_stored"),
-    "another literal": (other_parameter, (W, X, KEY), {}, r"other_parameter is not the program.*other parameters, operands"),
-    "another ending": (other_constant, (W, X, KEY), {}, r"other_constant is not the program"),
+    "another function": (
+        other_order,
+        (W, X, KEY),
+        {},
+        r"other_order is not the program.*equation \d+ is cos float32\[32,16\] at test_stored.* instead of sin ",
+    ),
+    "another literal": (
+        other_parameter,
+        (W, X, KEY),
+        {},
+        r"lt bool.* at test_stored.*, has operand 2 0\.25 \(float32\[\]\) instead of 0\.5 ",
+    ),
+    "another ending": (
+        other_constant,
+        (W, X, KEY),
+        {},
+        r"other_constant is not .* there is mul float32\[\] at test_stored.py:\d+ ",
+    ),
     "another shape": (loss, (W, X[:4], KEY), {}, r"planned for x float32\[32, 16\].*here it is x float32\[4, 16\]"),
     "another type": (loss, (W, X.astype(jnp.bfloat16), KEY), {}, r"planned for x float32.*here it is x bfloat16"),
     "another weak type": (
@@ -93,7 +109,12 @@ WRONG: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], str]] = {
         r"planned for square not traced, but here it is scale float32\[\] \(weak\)",
     ),
     "another structure": (loss, (W[:4], X, KEY), {}, r"planned for ws\[4\] float32.*here it is x"),
-    "another static value": (loss, (W, X, KEY), {"square": False}, r"is not the program"),
+    "another static value": (
+        loss,
+        (W, X, KEY),
+        {"square": False},
+        r"; the static value square is False instead of True\. Plan",
+    ),
     "another generator": (loss, (W, X, jax.random.key(0, impl="rbg")), {}, r"planned for key key<fry>"),
 }
 
@@ -103,6 +124,116 @@ def test_anything_else_is_refused_with_what_differs(path, what):
     fun, args, options, message = WRONG[what]
     with pytest.raises(rl.PlanMismatch, match=message):
         rl.load_plan(path, fun, *args, **{"square": True, **options})
+
+
+SQUARE = jnp.linspace(-1.0, 1.0, 256).reshape(16, 16)
+
+
+def along(axis):
+    return lambda x: jnp.sum(jnp.sin(jnp.cumsum(x, axis=axis)))
+
+
+def looped(fun):
+    return lambda x: jax.lax.scan(lambda c, _: (fun(c), None), jnp.sum(x), length=3)[0]
+
+
+def chosen(*branches):
+    return lambda x: jax.lax.cond(jnp.sum(x) > 0, *branches, jnp.sum(x))
+
+
+def repeated(times):
+    def fun(x):
+        for _ in range(times):
+            x = jnp.sin(x)
+        return jnp.sum(x)
+
+    return fun
+
+
+def times(array):
+    return lambda x: jnp.sum(jnp.sin(x) * array.astype(x.dtype))
+
+
+CHANGED = {
+    "a parameter": (
+        along(0),
+        along(1),
+        r"cumsum float32\[16,16\] at test_stored.*, has parameter axis=1 instead of 0\. Plan again",
+    ),
+    "the body of a loop": (
+        looped(jnp.sin),
+        looped(jnp.tanh),
+        r"equation \d+, (scan|while) .*test_stored.py:\d+ .*, has another body: equation \d+ is tanh .* instead of sin ",
+    ),
+    "a branch": (chosen(jnp.sin, jnp.cos), chosen(jnp.sin, jnp.exp), r", cond .*, has another body: .*exp.* instead of "),
+    "one equation more": (repeated(2), repeated(3), r"there is sin .* at test_stored.py:\d+ .* that the plan does not have"),
+    "one equation less": (repeated(3), repeated(2), r"there is no sin .* at test_stored.py:\d+ .* that the plan has"),
+    "the dtype of an array": (
+        times(jnp.ones((16, 16), jnp.int8)),
+        times(jnp.ones((16, 16), jnp.int16)),
+        r"an array that it closes over, read by convert_element_type .*, has dtype int16 instead of int8",
+    ),
+    "the shape of an array": (
+        times(jnp.ones((16, 1), jnp.int8)),
+        times(jnp.ones((1, 16), jnp.int8)),
+        r"an array that it closes over, read by .*, has shape \[1, 16\] instead of \[16, 1\]",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CHANGED)
+def test_what_differs_in_another_program_is_said(what, tmp_path):
+    before, after, message = CHANGED[what]
+    file = tmp_path / "plan.json"
+    rl.plan(before, SQUARE, check="planned").save(file)
+    assert rl.load_plan(file, before, SQUARE).value_and_grad()(SQUARE)
+    with pytest.raises(rl.PlanMismatch, match=message) as caught:
+        rl.load_plan(file, after, SQUARE)
+    assert "lambda ;" not in str(caught.value), "never a whole jaxpr"
+    assert len(str(caught.value)) < 600 + len(str(file))
+
+
+def test_long_static_values_are_shortened_around_what_differs(tmp_path):
+    def scaled(x, settings):
+        return jnp.sum(jnp.sin(x) * settings["scale"])
+
+    file, many = tmp_path / "plan.json", {f"{k}": k for k in range(9)}
+    rl.plan(scaled, X, {**many, "scale": 2.0}, static_argnums=1, check="planned").save(file)
+    with pytest.raises(
+        rl.PlanMismatch, match=r"operand 2 3\.0 .* instead of 2\.0 .*; the static value settings is \.\.\..*'scale': 3\.0} "
+    ):
+        rl.load_plan(file, scaled, X, {**many, "scale": 3.0})
+    assert rl.load_plan(file, scaled, X, {**many, "scale": 2.0})  # an equal one says the same
+    rl.plan(scaled, X, {**many, "scale": 2.0, "rest": "-" * 10**4}, static_argnums=1, check="planned").save(file)
+    assert "-" * 1000 not in file.read_text()
+
+
+def as_version_1(plan, path):
+    """Writes a plan as it was written before there were outlines: a hash and a place of each line, no constants."""
+    plan.save(path)
+    body = json.loads(path.read_text())["body"]
+    lines = words(plan.program, constants=False)
+    body["program"] = {
+        "hash": stored.digest(lines),
+        "lines": [short(line) for line in lines],
+        "names": [f"{q.name} at {q.source_line.rsplit('/', 1)[-1]}" for q in plan.program.equations],
+    }
+    del body["static"]
+    sealed = {"format": stored.FORMAT, "version": 1, "digest": stored.digest([stored._canonical(body)]), "body": body}
+    path.write_text(json.dumps(sealed))
+
+
+def test_files_of_version_1_are_read_and_refused_as_they_were(plan, tmp_path):
+    file = tmp_path / "old.json"
+    as_version_1(plan, file)
+    assert rl.load_plan(file, loss, W, X, KEY, square=True).schedule == plan.schedule
+    with pytest.raises(
+        rl.PlanMismatch, match=r"other_order is not .*old.json.* equation 2 is cos at test_stored.*planned was sin"
+    ):
+        rl.load_plan(file, other_order, W, X, KEY, square=True)
+    closing = times(jnp.ones((16, 16), jnp.int8))
+    as_version_1(rl.plan(closing, SQUARE, check="planned"), file)
+    assert rl.load_plan(file, closing, SQUARE).verify(SQUARE).bitwise
 
 
 @pytest.mark.parametrize(("setting", "value"), [("jax_threefry_partitionable", False), ("jax_default_prng_impl", "rbg")])
@@ -123,7 +254,7 @@ def test_damaged_files_are_clear_errors(path, tmp_path):
     damaged = {
         "cut off": (text[: len(text) // 2], "not JSON"),
         "changed": (json.dumps(cut), "digest"),
-        "another version": (json.dumps({**data, "version": 99}), "version 99, this remat_lab reads 1"),
+        "another version": (json.dumps({**data, "version": 99}), "version 99, this remat_lab reads 1 and 2"),
         "something else": (json.dumps([1, 2]), "holds no plan"),
         "empty": ("", "not JSON"),
     }
