@@ -101,16 +101,16 @@ def friendly(context: typer.Context) -> Iterator[None]:
     except typer.Exit:
         raise
     except InfeasibleBudget as error:
-        _fail(2, *_explain(error))
+        fail(2, *_explain(error))
     except RematLabError as error:
-        _fail(2, str(error))
+        fail(2, str(error))
     except OSError as error:
-        _fail(2, f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
+        fail(2, f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
     except KeyboardInterrupt:
-        _fail(130, "interrupted")
+        fail(130, "interrupted")
     except Exception as error:
         first = str(error).strip().partition("\n")[0]
-        _fail(1, f"{type(error).__name__}: {first}", "For the whole traceback: remat-lab --traceback ...")
+        fail(1, f"{type(error).__name__}: {first}", "For the whole traceback: remat-lab --traceback ...")
 
 
 def _explain(error: InfeasibleBudget) -> tuple[str, str]:
@@ -120,7 +120,8 @@ def _explain(error: InfeasibleBudget) -> tuple[str, str]:
     return near(error.reason(size)), f"{error.advice(lambda count: f'--budget {sufficient_size(count)}')}."
 
 
-def _fail(code: int, *lines: str) -> NoReturn:
+def fail(code: int, *lines: str) -> NoReturn:
+    """Ends the command with lines on the error stream."""
     for position, line in enumerate(lines):
         typer.echo(line if position else f"remat-lab: {line}", err=True)
     raise typer.Exit(code)

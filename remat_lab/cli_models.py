@@ -22,10 +22,11 @@ from remat_lab.cli_common import (
     TimeLimit,
     Workers,
     build,
+    fail,
     friendly,
     show,
 )
-from remat_lab.progress import shown
+from remat_lab.progress import shown, shown_with_rows
 
 
 def compare(
@@ -56,34 +57,42 @@ def compare(
 ) -> None:
     """Set rematerialization strategies side by side on one model: memory, work, time, exactness."""
     with friendly(context):
+        from remat_lab.comparison import Interrupted
         from remat_lab.plots import check_format
 
         json_path, picture_path = json_path or out / "compare.json", picture_path or out / "compare.png"
         check_format(picture_path)  # before the work, not after it
         made = build(model, depth, batch, settings)
-        with shown(made.name) as report:
-            from remat_lab.compare import compare as run
+        try:
+            with shown_with_rows(made.name, timed=rounds > 0) as screen:
+                from remat_lab.compare import compare as run
 
-            result = run(
-                made.loss,
-                *made.args,
-                blocks=made.blocks,
-                budgets=budget or BUDGETS,
-                strategies=strategy,
-                solver=solver,
-                costs=costs,
-                argnums=made.argnums,
-                has_aux=made.has_aux,
-                real_args=made.materialise(seed) if made.materialise is not None else None,
-                seed=seed,
-                rounds=rounds,
-                time_limit=time_limit,
-                workers=workers,
-                strict=budget is not None and len(budget) == 1,
-                targets=target or (),
-                title=made.name,
-                progress=report,
-            )
+                result = run(
+                    made.loss,
+                    *made.args,
+                    blocks=made.blocks,
+                    budgets=budget or BUDGETS,
+                    strategies=strategy,
+                    solver=solver,
+                    costs=costs,
+                    argnums=made.argnums,
+                    has_aux=made.has_aux,
+                    real_args=made.materialise(seed) if made.materialise is not None else None,
+                    seed=seed,
+                    rounds=rounds,
+                    time_limit=time_limit,
+                    workers=workers,
+                    strict=budget is not None and len(budget) == 1,
+                    targets=target or (),
+                    title=made.name,
+                    progress=screen.report,
+                    on_row=screen.row,
+                )
+        except Interrupted as stopped:
+            partial = json_path.with_suffix(f".interrupted{json_path.suffix}")  # what an earlier run wrote stays
+            show(stopped.comparison.to_json())
+            stopped.comparison.save(partial)
+            fail(130, f"interrupted; the rows so far are in {partial}")
         show(result.to_json())
         result.save(json_path)
         result.plot(picture_path)

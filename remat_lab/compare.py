@@ -9,15 +9,15 @@ from remat_lab import environment
 from remat_lab.api import as_loss, planner_for
 from remat_lab.arguments import is_concrete, materialise
 from remat_lab.budget import parse_budget
-from remat_lab.comparison import Comparison, Row
-from remat_lab.entries import plans_of, prepare, settings_of
+from remat_lab.comparison import Comparison, Interrupted, Row
+from remat_lab.entries import Maker, settings_of
 from remat_lab.errors import InvalidArgument
 from remat_lab.fuse import CostRule
+from remat_lab.rows import Rows
 from remat_lab.strategies import Budget, select
 from remat_lab.targets import Target, as_target
-from remat_lab.trial import Function, Job, Report, Reporter, compile_row, relative_flops, run_rows
+from remat_lab.trial import Function, Job, Report, Reporter
 from solvers import available
-from solvers.errors import InfeasibleBudget
 
 
 def compare(
@@ -39,6 +39,7 @@ def compare(
     targets: Sequence[str | Target] = (),
     title: str | None = None,
     progress: Report | None = None,
+    on_row: Callable[[Row], None] = lambda row: None,
 ) -> Comparison:
     """Sets rematerialization strategies side by side on one loss.
 
@@ -67,6 +68,8 @@ def compare(
             is not here is planned and compiled for, not run. Each has rows of its own, plain JAX first.
         title: what the result is called; the loss's name by default.
         progress: called with what is being done, how many parts of the work are done, and how many there are.
+        on_row: called with each row as soon as it is compiled and checked, in the order of the table, and with all rows once
+            more when times and what else takes long are known.
 
     Returns:
         One row per strategy, plain JAX first.
@@ -76,6 +79,7 @@ def compare(
         InvalidBudget: if a budget is not one.
         InfeasibleBudget: only if `strict`.
         TargetUnavailable: if nothing can be compiled for a target here, with what to install.
+        Interrupted: for a KeyboardInterrupt that comes after the first row; it has the comparison so far.
     """
     if solver not in available():
         raise InvalidArgument(f"there is no solver {solver!r}: choose one of {', '.join(available())}")
@@ -94,23 +98,33 @@ def compare(
     reporter = Reporter(progress, len(places) * (3 * len(chosen) + max(rounds, 0)))
     whole = as_loss(loss, argnums, has_aux, (), ())
     limits: dict[str, Any] = {"seed": seed, "time_limit": time_limit, "workers": workers}
-    rows: list[Row] = []
     peaks: list[int] = []
+    told: dict[tuple[str | None, str], Row] = {}
+
+    def tell(row: Row) -> None:
+        told[row.target, row.strategy] = row
+        on_row(row)
+
     jobs = [Job(loss, args, runnable, blocks, argnums, has_aux, reporter, place) for place in places]
-    for place, job in zip(places, jobs, strict=True):
-        planner = planner_for(whole, whole.call(args, {}), costs=costs, target=place)
-        peaks.append(planner.keep_all_peak_bytes)
-        plans = plans_of(job, planner, chosen, solver, limits)
-        for outcome in plans.values():
-            if strict and isinstance(outcome, InfeasibleBudget):
-                raise outcome
-        entries = [prepare(job, strategy, planner, plans, limits) for strategy in chosen]
-        entries = [compile_row(job, entry) for entry in entries]
-        rows += run_rows(job, entries, rounds) if place is None or place.is_present else relative_flops(entries)
-    return Comparison(
-        title=title or whole.name,
-        rows=tuple(rows),
-        keep_all_peak_bytes=peaks[0],
-        settings=settings_of(jobs[0], chosen, solver=solver, costs=costs, rounds=rounds, **limits),
-        environment=environment.describe(),
-    )
+
+    def comparison() -> Comparison:
+        return Comparison(
+            title=title or whole.name,
+            rows=tuple(told.values()),
+            keep_all_peak_bytes=peaks[0],
+            settings=settings_of(jobs[0], chosen, solver=solver, costs=costs, rounds=rounds, **limits),
+            environment=environment.describe(),
+        )
+
+    try:
+        for job in jobs:
+            reporter.start("trace and group")
+            planner = planner_for(whole, job.call, costs=costs, target=job.target)
+            planner.programs = job.programs
+            peaks.append(planner.keep_all_peak_bytes)
+            Rows(Maker(job, planner, solver, limits), tell).make(chosen, strict=strict, rounds=rounds)
+    except KeyboardInterrupt as error:
+        if told:
+            raise Interrupted(comparison()) from error
+        raise
+    return comparison()

@@ -156,3 +156,15 @@ class Comparison:
         from remat_lab.report import as_text
 
         return as_text(self.to_json())
+
+
+class Interrupted(KeyboardInterrupt):
+    """A comparison was interrupted after its first row.
+
+    Attributes:
+        comparison: the rows that were told of until then.
+    """
+
+    def __init__(self, comparison: Comparison):
+        super().__init__(f"interrupted after {len(comparison.rows)} rows")
+        self.comparison = comparison

@@ -46,17 +46,26 @@ def plan_all(
     found: dict[int, Outcome] = {}
     starts: list[tuple[int, ...]] = []
     for budget in sorted(set(budgets)):
-        try:
-            before = (known or {}).get(budget)
-            plan = before or planner.plan(budget, solver=solver, starts=starts[-1:], progress=tell(budget), **options)
-        except Exception as error:
-            if is_about_the_call(error):
-                raise
-            found[budget] = error
-            continue
-        found[budget] = plan
-        starts.append(plan.schedule.order)
+        before = (known or {}).get(budget)
+        outcome = before or plan_one(planner, budget, solver=solver, starts=starts[-1:], progress=tell(budget), **options)
+        found[budget] = outcome
+        if isinstance(outcome, Plan):
+            starts.append(outcome.schedule.order)
     return envelope(found)
+
+
+def plan_one(planner: Planner, budget: int, **options: Any) -> Outcome:
+    """A plan for a budget in bytes, or the error that says why there is none.
+
+    Raises:
+        RematLabError: if the loss, the call or an option is what is wrong.
+    """
+    try:
+        return planner.plan(budget, **options)
+    except Exception as error:
+        if is_about_the_call(error):
+            raise
+        return error
 
 
 def envelope(found: dict[int, Outcome]) -> dict[int, Outcome]:

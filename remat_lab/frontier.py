@@ -12,13 +12,14 @@ from remat_lab.api import as_loss, planner_for
 from remat_lab.arguments import is_concrete, materialise
 from remat_lab.budget import parse_budget
 from remat_lab.comparison import Comparison, Row
-from remat_lab.entries import plans_of, prepare, settings_of
+from remat_lab.entries import Maker, settings_of
 from remat_lab.errors import InvalidArgument
 from remat_lab.fuse import CostRule
 from remat_lab.planner import Planner
 from remat_lab.plans import Plan
 from remat_lab.strategies import FIXED, Budget, Strategy
-from remat_lab.trial import Entry, Function, Job, Report, Reporter, compile_row, relative_flops, run_rows
+from remat_lab.timed import run_rows
+from remat_lab.trial import Entry, Function, Job, Report, Reporter, compile_row, with_temps
 from solvers.errors import InfeasibleBudget
 
 SCHEMA = "remat_lab.frontier/1"
@@ -159,7 +160,10 @@ def frontier(
     runnable = () if not execute else real_args or (args if is_concrete(args) else materialise(args, seed))
     total = 3 * (len(BASELINES) + (points if asked is None else len(asked))) + rounds
     job = Job(loss, args, runnable, blocks, argnums, has_aux, Reporter(progress, total))
-    baselines = [compile_row(job, prepare(job, FIXED[name], planner, {}, limits)) for name in BASELINES]
+    planner.programs, maker = job.programs, Maker(job, planner, solver, limits)
+    plain = compile_row(job, maker.entry(FIXED["plain"], {}))
+    others = [compile_row(job, maker.entry(FIXED[name], {}), plain.row) for name in BASELINES if name != "plain"]
+    baselines = [with_temps(job, entry) for entry in (plain, *others)]
     known: dict[int, Plan] = {}
     if asked is None:
         job.report.start("find the smallest budget")
@@ -169,11 +173,10 @@ def frontier(
         asked = [(_percentage(budget, ends[1]), budget) for budget in _between(*ends, points)]
     asked = _with_baselines(asked, baselines)
     chosen = [Strategy(f"optimal@{name}", "optimal", solver=solver, budget=budget) for name, budget in asked]
-    plans = plans_of(job, planner, chosen, solver, limits, known)
-    made = [prepare(job, strategy, planner, plans, limits) for strategy in chosen]
-    planned = [compile_row(job, entry, everywhere=False) for entry in made]
+    plans = maker.plans(chosen, known)
+    planned = [compile_row(job, maker.entry(strategy, plans), plain.row) for strategy in chosen]
     entries = [*baselines, *planned]
-    rows = run_rows(job, entries, rounds) if execute else relative_flops(entries)
+    rows = run_rows(job, entries, rounds) if execute else [entry.row for entry in entries]
     taken = find_excesses(_baselines(rows), [row for row in rows if row.family == "optimal" and row.compiled_temp_bytes])
     return Frontier(
         taken=tuple(taken),

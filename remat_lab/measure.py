@@ -98,8 +98,21 @@ def compile_program(
 def compile_jitted(jitted: Any, *args: Any, **kwargs: Any) -> Compiled:
     """Compiles what `jax.jit` returned, for later calls too, without running it."""
     start = time.perf_counter()
-    executable = jitted.lower(*args, **kwargs).compile()
-    seconds = time.perf_counter() - start
+    lowered = jitted.lower(*args, **kwargs)
+    return compile_lowered(lowered, seconds=time.perf_counter() - start)
+
+
+def compile_lowered(lowered: Any, options: Mapping[str, Any] | None = None, *, seconds: float = 0.0) -> Compiled:
+    """Compiles what was traced and lowered before; in any thread, since neither the user's function nor JAX's contexts matter.
+
+    Args:
+        lowered: a `jax.stages.Lowered`.
+        options: XLA options, beside those given to `jax.jit`.
+        seconds: what tracing and lowering took.
+    """
+    start = time.perf_counter()
+    executable = lowered.compile(compiler_options=dict(options or {}) or None)
+    seconds += time.perf_counter() - start
     memory: Any = executable.memory_analysis()
     costs: Any = executable.cost_analysis()
     return Compiled(

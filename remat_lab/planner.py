@@ -18,6 +18,7 @@ from remat_lab.loop import PlannedLoop
 from remat_lab.loop_loss import sites_of, with_loops
 from remat_lab.loop_plan import LoopPlanner, Variant
 from remat_lab.plans import Plan
+from remat_lab.programs import Programs
 from remat_lab.selection import Selection, select_values
 from remat_lab.starts import starts as policy_starts
 from remat_lab.targets import Target, as_target
@@ -46,6 +47,7 @@ class Planner:
         analyse: traces and groups another loss in the same way; without it the loops of this one stay as they are.
         target: the device planned for; None for the one that JAX uses.
         keep_all_peak_bytes: predicted peak of temporaries with everything kept: what fractions of a budget refer to.
+        programs: where steps are compiled, for plans and others that share this; None for each plan by itself.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Planner:
         self.must_save, self.must_recompute = must_save, must_recompute
         self.target = target
         self.keep_all_peak_bytes = keep_all_peak(fused.graph)
+        self.programs: Programs | None = None
         plain = Variant(loss, fused, self.keep_all_peak_bytes)
         self._loops: LoopPlanner | None = None
         if analyse is not None:
@@ -74,6 +77,11 @@ class Planner:
                 return other, analyse(other)
 
             self._loops = LoopPlanner(partial(sites_of, loss, self.call), rewrite, plain)
+
+    @property
+    def has_loops(self) -> bool:
+        """Whether plans choose how loops are differentiated, which traces the function anew."""
+        return self._loops is not None and bool(self._loops.loops)
 
     def bytes_of(self, budget: object) -> int | None:
         """A budget in any of its forms, in bytes."""
@@ -139,6 +147,7 @@ class Planner:
                 must_recompute=self.must_recompute,
                 check=check,
                 target=self.target,
+                programs=self.programs,
             )
 
         if budget is None or check == "planned":
@@ -189,7 +198,8 @@ class Planner:
         solution = solve(self.fused.graph, None, "keep_all")
         target = as_target(self.target)
         options = sorted(target.schedulers.values(), key=lambda given: given != target.compiler_options)
-        common = {"loss": self.loss, "call": self.call, "fused": self.fused, "solution": solution, "target": self.target}
+        common = {"loss": self.loss, "call": self.call, "fused": self.fused, "solution": solution}
+        common |= {"target": self.target, "programs": self.programs}
         wanted = {"must_save": self.must_save, "must_recompute": self.must_recompute, "check": "compiled"}
         return [
             Plan(**common, **wanted, budget_bytes=None, seconds=0.0, unscheduled=True, options=given)  # type: ignore[arg-type]

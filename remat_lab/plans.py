@@ -22,6 +22,7 @@ from remat_lab.measure import Compiled, compile_jitted, compile_program
 from remat_lab.policy_plan import PolicyPlan
 from remat_lab.policy_promise import AppliedPolicy, plan_applied
 from remat_lab.predicted import Predicted, predict
+from remat_lab.programs import Programs
 from remat_lab.promise import Round
 from remat_lab.selection import Selection
 from remat_lab.step import Step
@@ -58,6 +59,7 @@ class Plan:
         unscheduled: whether the step is plain JAX, left to XLA because as compiled it is within the budget without any
             recomputation; `schedule` and what is predicted from it are then those of keeping everything.
         options: the compiler options of an unscheduled step; None for those that a schedule needs.
+        programs: where the step is compiled for its statistics, for plans that share this; None for each plan by itself.
     """
 
     loss: Loss
@@ -76,6 +78,7 @@ class Plan:
     plain: tuple[Loss, Fused] | None = None
     unscheduled: bool = False
     options: Mapping[str, str] | None = None
+    programs: Programs | None = field(default=None, repr=False, compare=False)
 
     @property
     def graph(self) -> Graph:
@@ -114,14 +117,20 @@ class Plan:
 
     @cached_property
     def compiled(self) -> Compiled:
-        """The step compiled with `compiler_options`, and its statistics; compiled once, for `jit` as well."""
+        """The step compiled with `compiler_options`, and its statistics; compiled once, for `jit` as well if alone."""
+        if self.programs is not None:
+            return self.programs.compile(self.on_leaves, self.compiler_options)
         return compile_jitted(self._jitted, *as_target(self.target).place(self.call.values))
 
     @cached_property
     def _jitted(self) -> Any:
         """The step on the traced leaves, jitted: compiling it for its statistics and calling it share one executable."""
-        target = as_target(self.target)
-        return target.jit(partial(self._step.run_flat, self.call), compiler_options=self.compiler_options or None)
+        return as_target(self.target).jit(self.on_leaves, compiler_options=self.compiler_options or None)
+
+    @cached_property
+    def on_leaves(self) -> Callable[..., list[Any]]:
+        """The step as a function of the traced leaves, which returns its results as a list."""
+        return partial(self._step.run_flat, self.call)
 
     @property
     def _step(self) -> Step:
@@ -141,7 +150,8 @@ class Plan:
     def amended(self, **changes: Any) -> Plan:
         """The same schedule with other facts about it (`rounds`, `budget_bytes`, ...); what was compiled is kept."""
         kept = replace(self, **changes)
-        kept.__dict__.update({key: self.__dict__[key] for key in ("_jitted", "compiled", "predicted") if key in self.__dict__})
+        made = ("_jitted", "compiled", "on_leaves", "predicted")
+        kept.__dict__.update({key: self.__dict__[key] for key in made if key in self.__dict__})
         return kept
 
     @cached_property
@@ -272,8 +282,7 @@ class Plan:
             TargetUnavailable: if nothing can be compiled for the target here, with what to install.
         """
         chosen = as_target(self.target if target is None else target)
-        step, shapes = partial(self._step.run_flat, self.call), self.call.values
-        schedulers = chosen.schedulers.items()
+        step, shapes, schedulers = self.on_leaves, self.call.values, chosen.schedulers.items()
         return {name: compile_program(step, *shapes, target=chosen, compiler_options=options) for name, options in schedulers}
 
     def verify(self, *args: Any, **kwargs: Any) -> Difference:

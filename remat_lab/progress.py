@@ -6,56 +6,116 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from remat_lab.report import row_as_line, rows_so_far
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderResult
+
+    from remat_lab.comparison import Row
 
 Report = Callable[[str, int, int], None]
 _PAUSE = 2.0  # seconds between two lines of the same part of the work, where lines cannot be rewritten
+_PER_SECOND = 2  # how often a screen is drawn again; programs are timed meanwhile
+_BESIDE = 6  # lines of a screen that are not the table's rows
+
+
+class Screen(NamedTuple):
+    """What a command tells: what is being done, parts done, parts in all; and rows as they become known."""
+
+    report: Report
+    row: Callable[[Row], None]
 
 
 @contextmanager
 def shown(title: str) -> Iterator[Report]:
-    """Yields a function of (what is being done, parts done, parts in all).
-
-    On a terminal one line with a bar, the time and the present stage is rewritten in place. Elsewhere each stage is a line
-    of its own, so that a log shows how far the work has come.
-    """
-    if sys.stderr.isatty():
-        with _bar(title) as report:
-            yield report
-    else:
-        yield _lines()
+    """Yields a function of (what is being done, parts done, parts in all), which shows how far a command has come."""
+    with shown_with_rows(title, timed=False) as screen:
+        yield screen.report
 
 
 @contextmanager
-def _bar(title: str) -> Iterator[Report]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+def shown_with_rows(title: str, *, timed: bool) -> Iterator[Screen]:
+    """Shows how far a command has come, and the rows of a comparison as they become known.
 
-    columns = (
-        TextColumn("{task.fields[title]}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}", markup=False),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None, title=title)
+    On a terminal a bar, the time and the present stage are rewritten in place, below a table of the rows so far. Elsewhere each
+    stage and each new row is a line of its own, so that a log shows how far the work has come.
 
-        def report(message: str, done: int, total: int) -> None:
-            bar.update(task, description=message, completed=done, total=total)
+    Args:
+        title: what the command is about.
+        timed: whether rows will be timed in the end.
+    """
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.live import Live
 
-        yield report
+        live = _Live(title, timed)
+        console = Console(stderr=True)
+        with Live(live, console=console, refresh_per_second=_PER_SECOND, transient=True, redirect_stdout=False):
+            yield Screen(live.report, live.row)
+    else:
+        lines = _Lines()
+        yield Screen(lines.report, lines.row)
 
 
-def _lines() -> Report:
-    began, latest, stage = time.monotonic(), 0.0, ""
+class _Live:
+    """The table of the rows so far, and below it a bar and what is being done."""
 
-    def report(message: str, done: int, total: int) -> None:
-        nonlocal latest, stage
+    def __init__(self, title: str, timed: bool):
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn()
+        )
+        self._task = self._bar.add_task(title, total=None)
+        self._message, self._timed = "", timed
+        self._rows: dict[tuple[str | None, str], dict[str, Any]] = {}
+
+    def report(self, message: str, done: int, total: int) -> None:
+        self._bar.update(self._task, completed=done, total=total)
+        self._message = message
+
+    def row(self, row: Row) -> None:
+        self._rows[row.target, row.strategy] = asdict(row)
+
+    def __rich_console__(self, console: Console, options: Any) -> RenderResult:
+        from rich.text import Text
+
+        if self._rows:
+            room = max(1, console.height - _BESIDE)
+            rows = list(self._rows.values())
+            while len(rows) > 1 and len(console.render_lines(rows_so_far(rows, self._timed), options)) > room:
+                rows.pop(0)
+            yield rows_so_far(rows, self._timed)
+            yield ""
+        yield self._bar
+        yield Text(self._message, style="dim")
+
+
+class _Lines:
+    """A line for each stage and row."""
+
+    def __init__(self) -> None:
+        self._began, self._latest, self._stage, self._message = time.monotonic(), 0.0, "", ""
+        self._done = (0, 0)
+        self._rows = set[tuple[str | None, str]]()
+
+    def report(self, message: str, done: int, total: int) -> None:
+        self._done = done, total
         now, new = time.monotonic(), message.partition(":")[0].partition(",")[0]
-        if new == stage and now - latest < _PAUSE:
+        if message == self._message or (new == self._stage and now - self._latest < _PAUSE):
             return
-        latest, stage = now, new
-        sys.stderr.write(f"[{now - began:6.1f} s, {done}/{total}] {message}\n")
-        sys.stderr.flush()
+        self._latest, self._stage, self._message = now, new, message
+        self._write(message)
 
-    return report
+    def row(self, row: Row) -> None:
+        if (row.target, row.strategy) not in self._rows:
+            self._rows.add((row.target, row.strategy))
+            self._write(row_as_line(asdict(row)))
+
+    def _write(self, text: str) -> None:
+        done, total = self._done
+        sys.stderr.write(f"[{time.monotonic() - self._began:6.1f} s, {done}/{total}] {text}\n")
+        sys.stderr.flush()

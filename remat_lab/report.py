@@ -6,18 +6,19 @@ import io
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from remat_lab.errors import InvalidArgument
-from remat_lab.units import NOTHING, difference, duration, megabytes, percent, seconds
+from remat_lab.units import NOTHING, difference, duration, megabytes, percent, seconds, size
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
 Json = Mapping[str, Any]
+PENDING = "..."
 WIDE = 150  # columns of text that goes to a file; the table is shown in two parts where it does not fit
 
 
@@ -92,6 +93,38 @@ def print_comparison(data: Json, console: Console) -> None:
         console.print(note, highlight=False, markup=False, style="dim")
 
 
+def rows_so_far(rows: Sequence[Json], timed: bool) -> Table:
+    """A table of rows in the making, narrower than the final one.
+
+    Args:
+        rows: what is known of them.
+        timed: whether those that run will be timed.
+    """
+
+    def step_time(row: Json) -> str:
+        ratio = row["step_time_ratio"]
+        return PENDING if timed and ratio is None and row["max_grad_difference"] is not None else _ratio(ratio)
+
+    wanted = ("target", "strategy", "planned peak", "compiled temp", "FLOPs compiled", "gradient difference", "status")
+    data = {"rows": rows}
+    columns = [column for column in _columns(data) if " ".join(column.heading.split()) in wanted]
+    columns.insert(-1, Column("step\ntime", "work", step_time))
+    return _table(data, columns)
+
+
+def row_as_line(row: Json) -> str:
+    """What is known of a row in the making, on one line."""
+    name = row["strategy"] if row["target"] is None else f"{row['strategy']} on {row['target']}"
+    figures = (
+        ("planned", row["planned_peak_bytes"], size),
+        ("compiled", row["compiled_temp_bytes"], size),
+        ("FLOPs", row["compiled_extra_flops_ratio"], percent),
+        ("gradients differ by", row["max_grad_difference"], lambda x: difference(x, row["bitwise_equal"])),
+    )
+    shown = [f"{label} {show(value)}" for label, value, show in figures if value is not None]
+    return f"{name}: {', '.join([*shown, *filter(None, (row['status'], row['reason']))])}"
+
+
 def _columns(data: Json) -> list[Column]:
     def field(key: str, show: Callable[[Any], str]) -> Callable[[Json], str]:
         return lambda row: show(row.get(key))
@@ -122,7 +155,7 @@ def _columns(data: Json) -> list[Column]:
         Column("FLOPs\nplanned", "work", field("planned_extra_flops_ratio", percent)),
         Column("FLOPs\ncompiled", "work", field("compiled_extra_flops_ratio", percent)),
         *kernels,
-        Column("step\ntime", "work", field("step_time_ratio", lambda ratio: percent(ratio, sign=False, digits=0))),
+        Column("step\ntime", "work", field("step_time_ratio", _ratio)),
         Column("gradient\ndifference", "work", lambda row: difference(row["max_grad_difference"], row["bitwise_equal"])),
         Column("\nstatus", "work", field("status", lambda status: status or NOTHING)),
         Column("cost\nplanned", "work", field("planned_extra_cost_ratio", percent)),
@@ -158,6 +191,10 @@ def _broken(name: str, longest: int = 20) -> str:
         return name
     at = name.rfind("_", 0, longest) + 1
     return f"{name[:at]}\n  {name[at:]}" if at else name
+
+
+def _ratio(ratio: float | None) -> str:
+    return percent(ratio, sign=False, digits=0)
 
 
 def _setting(data: Json) -> str:

@@ -247,9 +247,14 @@ class _Search:
         best = min(cost, self.pool.cost, self.told[0])
         bound = max(self.pool.strongest.bound, self.heard)
         now = best, min(best, bound)
-        if self.options.progress is not None and now != self.told:
+        if now != self.told:
             self.told = now
-            self.options.progress(Progress("auto", time.monotonic() - self.began, *now))
+            self.beat()
+
+    def beat(self) -> None:
+        """Tells the caller that the search goes on, and so lets it end the search."""
+        if self.options.progress is not None:
+            self.options.progress(Progress("auto", time.monotonic() - self.began, *self.told))
 
     def solution(self, interrupted: bool) -> Solution:
         """The result.

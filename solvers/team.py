@@ -62,6 +62,10 @@ class Search(Protocol):
         """Takes over a report."""
         ...
 
+    def beat(self) -> None:
+        """Tells the caller that the search goes on."""
+        ...
+
     def run_inline(self, job: Job, seconds: float) -> None:
         """Runs a job in this process."""
         ...
@@ -90,6 +94,7 @@ class Team:
                 if not self._running:
                     return
                 self._listen(_POLL_SECONDS)
+                self.search.beat()
         finally:
             self._stop()
 
