@@ -52,7 +52,7 @@ class Errands:
                 except BaseException as error:  # whoever waits raises it
                     future.set_exception(error)
 
-        threading.Thread(target=run, daemon=True).start()
+        threading.Thread(target=run, name="errands", daemon=True).start()
         return future
 
     def check(self) -> None:

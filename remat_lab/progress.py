@@ -9,17 +9,18 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from remat_lab.report import row_as_line, rows_so_far
+from remat_lab.report import reasons, row_as_line, rows_so_far
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderResult
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.segment import Segment
 
     from remat_lab.comparison import Row
 
 Report = Callable[[str, int, int], None]
 _PAUSE = 2.0  # seconds between two lines of the same part of the work, where lines cannot be rewritten
-_PER_SECOND = 2  # how often a screen is drawn again; programs are timed meanwhile
-_BESIDE = 6  # lines of a screen that are not the table's rows
+_PER_SECOND = 2  # how often a screen is drawn again
+_BELOW = 5  # lines below the table, at most: the bar, and what is being done
 
 
 class Screen(NamedTuple):
@@ -72,6 +73,8 @@ class _Live:
         self._task = self._bar.add_task(title, total=None)
         self._message, self._timed = "", timed
         self._rows: dict[tuple[str | None, str], dict[str, Any]] = {}
+        self._told = 0
+        self._drawn: tuple[tuple[int, ...], list[list[Segment]]] = (), []  # the table's lines, and what they were drawn for
 
     def report(self, message: str, done: int, total: int) -> None:
         self._bar.update(self._task, completed=done, total=total)
@@ -79,19 +82,33 @@ class _Live:
 
     def row(self, row: Row) -> None:
         self._rows[row.target, row.strategy] = asdict(row)
+        self._told += 1
 
-    def __rich_console__(self, console: Console, options: Any) -> RenderResult:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.segment import Segment
         from rich.text import Text
 
-        if self._rows:
-            room = max(1, console.height - _BESIDE)
-            rows = list(self._rows.values())
-            while len(rows) > 1 and len(console.render_lines(rows_so_far(rows, self._timed), options)) > room:
-                rows.pop(0)
-            yield rows_so_far(rows, self._timed)
-            yield ""
+        now = self._told, console.width, console.height
+        if self._drawn[0] != now:  # a table takes longer to draw than all else, and programs are timed meanwhile
+            self._drawn = now, self._draw(console, options)
+        for line in self._drawn[1]:
+            yield from (*line, Segment.line())
         yield self._bar
         yield Text(self._message, style="dim")
+
+    def _draw(self, console: Console, options: ConsoleOptions) -> list[list[Segment]]:
+        """Lines of the table of the last rows that fit on the screen."""
+        from rich.console import Group
+        from rich.text import Text
+
+        rows = list(self._rows.values())
+        while rows:
+            why = [Text(reason, overflow="ellipsis", no_wrap=True) for reason in reasons(rows)]
+            lines = console.render_lines(Group(rows_so_far(rows, self._timed), *why, ""), options, pad=False)
+            if len(rows) == 1 or len(lines) <= console.height - _BELOW:
+                return lines
+            rows.pop(0)
+        return []
 
 
 class _Lines:

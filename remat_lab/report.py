@@ -77,20 +77,35 @@ def as_text(data: Json, width: int = WIDE) -> str:
 
 
 def print_comparison(data: Json, console: Console) -> None:
-    """Prints one wide table, or two where the console is narrow, and what a reader needs to know beside it."""
-    from rich.measure import Measurement
+    """Prints one wide table, or several where the console is narrow, and what a reader needs to know beside it."""
     from rich.text import Text
 
     columns = _columns(data)
     console.print(Text.assemble((data["title"], "bold"), f"  {_setting(data)}"))
-    table = _table(data, columns)
-    if Measurement.get(console, console.options.update(max_width=1000), table).maximum <= console.width:
-        console.print(table, "")
+    common = [column for column in columns if column.part == "all"]
+    memory, work = ([column for column in columns if column.part == part] for part in ("memory", "work"))
+    if _fits(_table(data, columns), console):
+        tables = [_table(data, columns)]
     else:
-        for part in ("memory", "work"):
-            console.print(_table(data, [column for column in columns if column.part in ("all", part)]), "")
+        tables = [table for part in (memory, work) for table in _fitting(data, common, part, console)]
+    for table in tables:
+        console.print(table, "")
     for note in _notes(data):
         console.print(note, highlight=False, markup=False, style="dim")
+
+
+def _fitting(data: Json, common: list[Column], part: list[Column], console: Console) -> list[Table]:
+    """A table of the common columns and a part's, or as many with fewer of these each as it takes to fit."""
+    table, half = _table(data, [*common, *part]), (len(part) + 1) // 2
+    if len(part) == 1 or _fits(table, console):
+        return [table]
+    return [*_fitting(data, common, part[:half], console), *_fitting(data, common, part[half:], console)]
+
+
+def _fits(table: Table, console: Console) -> bool:
+    from rich.measure import Measurement
+
+    return Measurement.get(console, console.options.update(max_width=1000), table).maximum <= console.width
 
 
 def rows_so_far(rows: Sequence[Json], timed: bool) -> Table:
@@ -229,5 +244,9 @@ def _notes(data: Json) -> list[RenderableType]:
         names = [row["strategy"] for row in rows if row["compiler_options"] == option]
         given = ", ".join(f"{key}={value}" for key, value in option.items())
         notes.append(f"Compiled with {given}: {', '.join(names)}.")
-    notes += [f"{row['strategy']}: {row['status'] or 'measured'}, {row['reason']}" for row in rows if row["reason"]]
-    return list(notes)
+    return [*notes, *reasons(rows)]
+
+
+def reasons(rows: Sequence[Json]) -> list[str]:
+    """Why rows are absent, infeasible, failed or odd, a line each."""
+    return [f"{row['strategy']}: {row['status'] or 'measured'}, {row['reason']}" for row in rows if row["reason"]]

@@ -16,6 +16,7 @@ from remat_lab.errands import Errands
 from remat_lab.measure import Compiled, device_peak
 from remat_lab.programs import LossStep, Program, Programs
 from remat_lab.targets import Target, as_target
+from remat_lab.trace import Loss
 from remat_lab.verify import largest_difference
 
 _PLANS_AT_ONCE = 2  # a search rarely finds anything in the second half of its time
@@ -110,7 +111,7 @@ class Job:
         return self._loss.call(args, {})
 
     @property
-    def _loss(self) -> Any:
+    def _loss(self) -> Loss:
         return as_loss(self.loss, self.argnums, self.has_aux, (), ())
 
 

@@ -146,6 +146,23 @@ def test_an_interrupt_returns_the_best_so_far(small: int, monkeypatch: pytest.Mo
     assert solution.peak <= int(0.6 * peak(graph))
 
 
+class Enough(BaseException):
+    """Not an Exception, which a solver might handle."""
+
+
+def test_a_search_that_finds_nothing_new_still_reports_and_can_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(portfolio, "_SMALL", 0)
+    graph, seen = hourglass(80), list[Progress]()  # many seconds from a proof
+
+    def end(progress: Progress) -> None:
+        seen.append(progress)
+        if len(seen) > 2 and len({(p.cost, p.lower_bound) for p in seen[-3:]}) == 1:
+            raise Enough
+
+    with pytest.raises(Enough):
+        solve(graph, int(0.6 * peak(graph)), time_limit=600, workers=2, progress=end)
+
+
 def test_starts_count_even_where_they_exceed_the_budget() -> None:
     graph = hourglass()
     budget = int(0.7 * peak(graph))

@@ -109,8 +109,11 @@ def test_the_notes_say_units_options_and_why_rows_are_missing(data):
     assert "optimal@0.01: infeasible, a budget of 5 bytes is too small" in text
 
 
-@pytest.mark.parametrize("width", [100, 120, 160])
-def test_nothing_is_cut_off_at_ordinary_widths(data, width):
+@pytest.mark.parametrize("kernels", [None, 1234])
+@pytest.mark.parametrize("width", [80, 100, 120, 160])
+def test_nothing_is_cut_off_at_ordinary_widths(data, width, kernels):
+    for row in data["rows"]:
+        row |= {"kernels": kernels, "kernel_bytes": kernels and 10**9}
     text = as_text(data, width=width)
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= width
