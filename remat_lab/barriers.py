@@ -1,4 +1,4 @@
-"""Optimization barriers over arrays and random keys, and between the two passes."""
+"""Optimization barriers over arrays and random keys, after what must be in memory, and between the two passes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,17 @@ def barrier(tied: Sequence[Any], pending: Sequence[Any] = ()) -> list[Any]:
     kinds = [jax.random.key_impl(x) if _is_key(x) else None for x in tied]
     held, _ = lax.optimization_barrier((_words(tied), _words(pending)))
     return [x if kind is None else jax.random.wrap_key_data(x, impl=kind) for x, kind in zip(held, kinds, strict=True)]
+
+
+@jax.custom_jvp
+def written(x: Any) -> Any:
+    """The same value, in memory: whatever is computed from it reads it there. Its gradient passes as it is."""
+    return barrier([x])[0]
+
+
+@written.defjvp
+def _written_jvp(primals: Any, tangents: Any) -> Any:
+    return written(*primals), tangents[0]
 
 
 @jax.custom_jvp

@@ -8,7 +8,7 @@ computed again right where its own backward pass begins, from what is in memory 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 
@@ -36,6 +36,28 @@ def split(program: Program, start: int, stop: int) -> list[tuple[int, int]]:
     heavy = [k for k in range(start, stop) if not is_light(program.equations[k].eqn)]
     edges = sorted({start, stop, *heavy, *(k + 1 for k in heavy)})
     return list(pairwise(edges))
+
+
+def reduced(program: Program, values: Iterable[int]) -> frozenset[int]:
+    """Those of the values that light equations make and reductions read.
+
+    Left alone, XLA:CPU computes them inside of the kernel of the reduction where it can. That kernel can be a whole softmax: it
+    knows arithmetic, but no selection and nothing that others read too, so it has such operands written for it, one array each,
+    instead of the one value.
+    """
+    equations = program.equations
+    return frozenset(
+        v
+        for v in values
+        if (k := program.producer.get(v)) is not None
+        and is_light(equations[k].eqn)
+        and any(_reduces(equations[r].eqn) for r in program.readers.get(v, ()))
+    )
+
+
+def _reduces(eqn: _jax.Equation) -> bool:
+    name = eqn.primitive.name
+    return name in REDUCTIONS or (name in CALLS and any(_reduces(q) for body in _jax.sub_jaxprs(eqn) for q in body.eqns))
 
 
 def costs_nothing(fused: Fused, v: int) -> bool:

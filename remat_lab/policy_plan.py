@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from remat_lab import _jax
@@ -14,7 +15,7 @@ from remat_lab.differentiated import differentiate, inexact_inputs
 from remat_lab.errors import InvalidArgument, RematLabError
 from remat_lab.flatten import Equation, Program
 from remat_lab.fuse import Fused
-from remat_lab.layers import costs_nothing, fading, without
+from remat_lab.layers import costs_nothing, fading, reduced, without
 from remat_lab.loop import PlannedLoop
 from remat_lab.naming import is_nameable
 from remat_lab.primitives import VIEWS, forbids_replay
@@ -207,7 +208,7 @@ def _emitted(
     }
     root = regions_of(forward, found, values_of)
     handed = {v: within.get(v, f"{_PREFIX}next/{v}") for v in crossing(forward, root) if v not in names}
-    layout = Layout(root, names, within=within, handed=handed)
+    layout = Layout(root, names, within=within, handed=handed, written=reduced(forward, chain(*values_of.values())))
     emitter = Emitter(forward, replace(layout, marked=True, simulated=True))
     emitted = differentiate(forward, emitter, differentiated, masks=False)
     missing = {*names.values(), *within.values(), *handed.values()} - _names_in(emitted.program)

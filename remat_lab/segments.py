@@ -21,7 +21,7 @@ from typing import Any
 import jax
 
 from remat_lab import _jax
-from remat_lab.barriers import barrier, before_backward
+from remat_lab.barriers import barrier, before_backward, written
 from remat_lab.errors import UnsupportedEffect
 from remat_lab.flatten import Equation, Program
 from remat_lab.keep import SaveNamed
@@ -62,6 +62,7 @@ class Layout:
         simulated: whether this is for a graph only, in which layouts play no part.
         within: names of further values that the layers inside of a region keep while the region is differentiated.
         handed: names of values that a region hands on to later ones; those in `within` have the same name there.
+        written: values that are written to memory wherever they are computed, see `layers.reduced`.
     """
 
     root: Region
@@ -71,6 +72,7 @@ class Layout:
     simulated: bool = False
     within: dict[int, str] = field(default_factory=dict[int, str])
     handed: dict[int, str] = field(default_factory=dict[int, str])
+    written: frozenset[int] = frozenset()
 
     @property
     def policy(self) -> Any:
@@ -211,6 +213,7 @@ class Emitter:
         names = [self.layout.name_of(o) for o in q.outs]
         with jax.named_scope(f"{_SCOPE}{k}") if self.layout.marked else contextlib.nullcontext():
             env.update(zip(q.outs, bind_named(q, values, names, kept=bool(self.layout.root.children)), strict=True))
+        env.update({o: written(env[o]) for o in self.layout.written.intersection(q.outs)})
         if k in self._companions:
             self._tie([*q.outs, *(v for v in self._companions[k] if v in env)], env)
 

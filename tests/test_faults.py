@@ -48,17 +48,17 @@ def sines(ws, x):
 
 
 @pytest.mark.parametrize("activation", [lambda x: jnp.sin(jnp.sin(x)), jnp.tanh], ids=["hides residuals", "hides none"])
-def test_regions_save_memory_where_one_region_or_one_per_layer_does_not(activation):
+def test_regions_save_more_memory_than_one_region_around_everything(activation):
     def loss(ws, x):
         for w in ws:
             x = activation(x @ w)
         return jnp.sum(x**2)
 
     fun = planned(loss, W, X).apply()
-    before, after = compiled(loss, W, X), compiled(fun, W, X)
     same(loss, fun, W, X)
-    assert after.temp_bytes < 0.75 * before.temp_bytes
-    assert before.temp_bytes <= 1.2 * compiled(jax.checkpoint(loss), W, X).temp_bytes
+    plain, one, regions = (compiled(f, W, X).temp_bytes for f in (loss, jax.checkpoint(loss), fun))
+    # how much one region saves is up to XLA: with tanh 1,441,792 bytes of 1,572,864 until jax 0.12.0.1, 1,179,648 on 0.12.1
+    assert regions < 0.75 * min(plain, one)
 
 
 def test_recomputation_is_not_merged_back_by_the_compiler():

@@ -101,8 +101,10 @@ def test_the_command_is_installed_and_says_what_it_does(tmp_path: Path):
 CAUGHT = {
     "bounds.py: AttributeError",
     "checks.py: AssertionError",
+    "doctor_programs.py: ValueError",
     "part.py: FileNotFoundError",
     "profile_cache.py: ValueError",
+    "read_back.py: ValueError",
     "refs.py: TypeError",
 }
 ABSTRACT = {"NotImplementedError", "TimeoutError"}  # never meant for users: a method to be written, a time limit on its way
