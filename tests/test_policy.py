@@ -29,6 +29,9 @@ CASES = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name fo
 
 # Fusions other than plain JAX's round differently, relative to each leaf's largest element; the others are bitwise equal.
 ROUNDING = {"integers": 1e-7, "tied embeddings": 1e-7, "resnet": 2e-6}
+# How much differs between releases and processors: tied embeddings on jax 0.12.1 by 0.9e-7 on one and 1.5e-7 on another. On the
+# first, plain JAX's fused and unfused results are 1.5e-7 apart: as much as it rounds by itself is allowed, measured here.
+OWN_ROUNDING = {"integers", "tied embeddings"}
 
 # XLA subtracts a mean before it is time to, and writes a product of rows beside what it makes of them: the plan counts neither.
 ABOVE = {"unet": 1.02}
@@ -38,8 +41,19 @@ ABOVE = {"unet": 1.02}
 def test_values_and_gradients_are_those_of_plain_jax(name):
     made = case(name)
     assert planned(name).policy_plan.extra_flops_ratio > 0
-    difference = largest_difference(*(step.call(*made.args) for step in (plain(name), compiled(name))))
-    assert difference.relative <= ROUNDING.get(name, 0.0), str(difference)
+    expected = plain(name).call(*made.args)
+    difference = largest_difference(expected, compiled(name).call(*made.args))
+    allowed = ROUNDING.get(name, 0.0)
+    if name in OWN_ROUNDING:
+        allowed = max(allowed, _rounding_of_plain_jax(made, expected))
+    assert difference.relative <= allowed, str(difference)
+
+
+def _rounding_of_plain_jax(made, expected) -> float:
+    """How far plain JAX's results are from plain JAX's own, compiled in other ways: with one checkpoint, and not fused."""
+    checkpointed = compile_program(made.grad(jax.checkpoint(made.loss)), *made.args, compiler_options=SCHEDULERS["memory"])
+    others = [checkpointed.call(*made.args), one_by_one(made.grad(made.loss), *made.args)]
+    return max(largest_difference(jax.tree.leaves(expected), jax.tree.leaves(other)).relative for other in others)
 
 
 @pytest.mark.parametrize("name", CASES)
